@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -280,6 +281,7 @@ def _become(command: Sequence[str], folder: str, environ: Mapping[str, str], str
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
+    tempfile.tempdir = None  # TMPDIR says where
     sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = [*command]
     code = 1

@@ -45,7 +45,7 @@ CAUSES: Mapping[Cause, str] = {
     "cost_cap": "the next call could pass --max-experiment-cost",
     "sandbox": "the place where code runs can't be made, is full or has died",
     "unprepared": "the files, image or model that a task needs can't be made ready",
-    "task": "the task is at fault: its environment can't be made, or its own solution fails",
+    "task": "the task is at fault: its environment can't be made, or its own solution gets no reward at all",
     "launch_failed": "an agent's command line is not installed, or doesn't start",
     "mcp": "an MCP server of the arm does not start, or does not list its tools",
     "base_failed": "the code that a patch is measured against fails by itself",

@@ -9,6 +9,7 @@ from typing import Any
 
 from koderz.analysis import pairs
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
+from koderz.analysis.clustering import clustered
 from koderz.analysis.completion import Completion, at_worst, completion_of, with_faults_failed
 from koderz.analysis.failures import failure_blocks
 from koderz.analysis.inference import (
@@ -33,15 +34,7 @@ from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, differing_values, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
-from koderz.analysis.runs import (
-    FaultsAs,
-    Source,
-    bounds_of,
-    figures_table,
-    rate_of,
-    refuse_generated,
-    run_of,
-)
+from koderz.analysis.runs import FaultsAs, Source, bounds_of, figures_table, rate_of, refuse_generated, run_of
 from koderz.analysis.statistics import ALPHA, holm, p_figure, p_text
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
@@ -166,17 +159,20 @@ def compare(
     exact: bool = False,
     unequal_resources: bool = False,
     faults: FaultsAs | None = None,
+    cluster: str | None = None,
 ) -> Comparison:
     """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is what `load_summary` takes.
 
     `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
     several arms, the figures are those of the last, and `arms` has each. `exact`: rates of one sample a task are tested
     by McNemar's exact test, instead of by his score statistic, which shows more. With `faults` "fail" each fault counts
-    as a failure; without, nothing is claimed that they could turn. Raises KoderzError for files that can't be read, an
-    arm or a measure that isn't there, a real run beside a simulated one, and, without `unequal_resources`, arms that
-    had different resources on the same tasks.
+    as a failure; without, nothing is claimed that they could turn. `cluster`: the field of other tools' logs by whose
+    values tasks are in clusters. Raises KoderzError for files that can't be read, a field that no task has, an arm or a
+    measure that isn't there, a real run beside a simulated one, and, without `unequal_resources`, arms that had
+    different resources on the same tasks.
     """
     runs = named_alike([run_of(source) for source in (a, b) if source is not None])
+    runs = clustered(runs, cluster) if cluster else runs
     runs = [with_faults_failed(run) for run in runs] if faults == "fail" else runs
     refuse_generated(runs)
     sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)

@@ -144,17 +144,50 @@ def _sample(plan: Plan, story: Story) -> dict[str, Any]:
         "model_usage": _usage(calls),
         "completed_at": _moment(ended.time),
     }
+    sample["events"], sample["events_data"] = _transcript(story, sample["scores"])
     if calls:
-        message = _message({**chat_reply(calls[-1]), "model": calls[-1].model})
-        choice = {"message": message, "stop_reason": _STOPS.get(calls[-1].finish_reason, "unknown")}
-        usage = _usage(calls[-1:])[calls[-1].model]
-        sample["output"] = {"model": calls[-1].model, "choices": [choice], "usage": usage, "time": calls[-1].latency}
+        sample["output"] = _output(calls[-1])
     if isinstance(ended, Fault):
         frames = told_frames(ended.frames)
         sample["error"] = {"message": ended.reason, "traceback": frames, "traceback_ansi": frames}
     else:
         sample["total_time"] = ended.duration_seconds
     return sample
+
+
+def _output(call: Call) -> dict[str, Any]:
+    """The reply of a call in inspect's form."""
+    message = _message({**chat_reply(call), "model": call.model})
+    choice = {"message": message, "stop_reason": _STOPS.get(call.finish_reason, "unknown")}
+    return {"model": call.model, "choices": [choice], "usage": _usage([call])[call.model], "time": call.latency}
+
+
+def _transcript(
+    story: Story, scores: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+    """The calls, verdicts and scores of an experiment as events, and the pool of the messages that calls refer to.
+
+    A message that many calls were sent is in the pool once, or a long conversation would grow with its square.
+    """
+    events: list[dict[str, Any]] = []
+    pool: dict[str, int] = {}
+    functions: dict[str, str] = {}
+    for step in story.steps:
+        if call := step.call:
+            sent = []
+            for message in chat_of(call.messages):
+                functions |= {each["id"]: each["name"] for each in message.get("tool_calls") or ()}
+                sent.append(pool.setdefault(json.dumps(_message(message, functions)), len(pool)))
+            model = {"model": call.model, "tools": [], "tool_choice": "auto", "config": {}, "output": _output(call)}
+            refs = [[number, number + 1] for number in sent]
+            events.append({"event": "model", **model, "input": [], "input_refs": refs, "timestamp": _moment(call.time)})
+        if attempt := step.attempt:
+            judged = {"verdict": attempt.verdict, "cause": attempt.cause, "feedback": attempt.feedback}
+            events.append({"event": "info", "source": "judge", "data": judged, "timestamp": _moment(attempt.time)})
+    ended = _moment(story.outcome.time)
+    events += [{"event": "score", "scorer": name, "score": score, "timestamp": ended} for name, score in scores.items()]
+    numbered = [{"uuid": f"{story.experiment_id}-{number}", **event} for number, event in enumerate(events, 1)]
+    return numbered, {"messages": [*map(json.loads, pool)], "calls": []}
 
 
 def _messages(story: Story) -> list[dict[str, Any]]:

@@ -60,8 +60,6 @@ async def prepare(
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
-    for notice in subject.suite.notices:
-        observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
     if not single:
         settings = _with_sinks(settings, observer, named="sinks" in sources.is_ours)
@@ -98,11 +96,11 @@ async def prepare(
 
 
 def _checked(plan: Plan, observer: Observer) -> Plan:
-    """The plan, after its notes were shown. Raises KoderzError if it can't be carried out."""
-    for note in plan.record.notes:
-        observer.notice(note)
+    """The plan, after its notes were shown. Raises KoderzError, in place of them, if it can't be carried out."""
     require_able(plan)
     require_batchable(plan)
+    for note in (*plan.suite.notices, *plan.record.notes):
+        observer.notice(note)
     return plan
 
 

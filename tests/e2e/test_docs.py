@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from koderz.analysis.statistics import drop_alarm, smallest_paired_difference
 from koderz.cli import app
@@ -25,6 +26,7 @@ from tests.conftest import NOISY, Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks, written
 from tests.forks import forks
+from tests.koderz.analysis.logs import writers
 from tests.loopback_modal import ModalServer
 
 MODELS = ("gpt-6-luna", "qwen3-coder:30b", "my-model")
@@ -78,6 +80,8 @@ def test_docs_blocks_are_all_of_a_tested_kind(page: str) -> None:
                 assert tomllib.loads(block.text)
             case "json":
                 assert json.loads(block.text)
+            case "yaml":
+                assert yaml.safe_load(block.text)
             case "console":
                 assert block.text.startswith("$ ")
             case _:
@@ -164,8 +168,24 @@ def _prepare(page: str, koderz: Shell) -> None:
     if page == "docs/how-to/teams.md":
         for machine in ("laptop", "gpu-box"):
             koderz("benchmark", 0, 8, "--mode", "zero-shot", "-q", "--results", machine)
+    if page == "docs/how-to/others-logs.md":
+        _write_logs(koderz.folder)
     if page == "docs/ci/README.md":
         subprocess.run(["git", "init", "-q"], cwd=koderz.folder, check=True)
+
+
+def _write_logs(folder: Path) -> None:
+    """The logs that docs/how-to/others-logs.md names."""
+    for name, one_in in (("a", 3), ("b", 4)):
+        passes = [n % one_in == 0 for n in range(12)]
+        samples = [
+            writers.inspect_sample(n, float(passed), metadata={"topic": n % 5}) for n, passed in enumerate(passes)
+        ]
+        entries = {"summaries.json": samples, "header.json": writers.inspect_header(len(passes))}
+        writers.inspect_archive(folder / f"{name}.eval", entries)
+        writers.inspect_archive(folder / "logs" / f"{name}.eval", entries)
+        writers.lm_eval(folder / "lm_eval_out" / f"model_{name}", passes)
+        writers.swe_bench_submission(folder / "evaluation/verified" / name, passes)
 
 
 def test_reference_is_what_the_code_says() -> None:

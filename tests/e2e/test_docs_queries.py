@@ -121,10 +121,16 @@ QUERIES: dict[str, Callable[[Results], list[Any]]] = {
     " benchmark_results/bench_*.json": lambda found: [each for run in found.runs for each in _decisions(run)],
     "jq .letters benchmark_results/bench_*.json": lambda found: [None for _ in found.runs],  # of a system of one's own
     "jq '[.arms[] | .summary | .success_rate_bounds[0] // .success_rate // 0] | min | floor' latest.json": (
-        lambda found: [math.floor(min(rate(own) for own in found.new[-1].arms.values()))]  # of runs without faults
+        lambda found: [math.floor(min(rate(own) for own in _without_faults(found).arms.values()))]
     ),
 }
 """Each jq line that is published, as it stands there, and what it has to print."""
+
+
+def _without_faults(results: Results) -> Recorded:
+    """A run of code without faults, since runs are in the order of their ids, which is any."""
+    of_code = [run for run in results.new if run.plan["config"]["suite"] == "humaneval"]
+    return next(run for run in of_code if all(line["kind"] != "fault" for line in run.ended))
 
 
 def _published() -> set[str]:
@@ -143,7 +149,7 @@ def _published() -> set[str]:
 @needs_jq
 def test_documented_jq_lines_print_what_the_journals_hold(results: Results) -> None:
     assert _published() == set(QUERIES), "a jq line that is published needs its answer here, and the other way round"
-    shutil.copy(results.new[-1].path, results.koderz.folder / "latest.json")
+    shutil.copy(_without_faults(results).path, results.koderz.folder / "latest.json")
 
     for line, answer in QUERIES.items():
         printed = _printed(results.koderz, ["bash", "-c", line])
@@ -485,5 +491,6 @@ def test_documented_scripts_on_sinks_count_each_experiment_once(results: Results
 
 def test_documented_scripts_that_read_results_are_all_tried() -> None:
     tried = {**OVER_RUNS, **OWN_RUNS, **OVER_SINKS}
+    own = [page for page in PAGES if page != "docs/how-to/others-logs.md"]  # whose figures are those of the logs' tests
 
-    assert {(page, number) for page in PAGES for number in range(len(_scripts(page)))} == tried.keys()
+    assert {(page, number) for page in own for number in range(len(_scripts(page)))} == tried.keys()

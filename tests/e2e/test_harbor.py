@@ -124,19 +124,19 @@ def test_harbor_reads_the_trials(koderz: Shell, harbor: Path) -> None:
 
 
 def _steps_and_separate(folder: Path) -> None:
-    """Tasks of two steps, of which the first isn't passed, and of a separate verifier."""
+    """Tasks of two steps, and of a separate verifier."""
     test = "test -e {0} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
     files = {
         "steps/task.toml": '[task]\nname = "org/steps"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
         **{f"steps/steps/{step}/instruction.md": "Do it." for step in ("one", "two")},
         "steps/steps/one/tests/test.sh": test.format("made"),
         "steps/steps/two/tests/test.sh": test.format("made"),
-        "steps/steps/one/solution/solve.sh": "true",
-        "steps/steps/two/solution/solve.sh": "touch made",
+        "steps/steps/one/solution/solve.sh": "touch made",
+        "steps/steps/two/solution/solve.sh": "true",
         "apart/task.toml": '[task]\nname = "org/apart"\n[verifier]\nenvironment_mode = "separate"\n',
         "apart/instruction.md": "Do it.",
         "apart/tests/test.sh": "cp /logs/artifacts/reward.json /logs/verifier/",
-        "apart/solution/solve.sh": """echo '{"a": true, "b": 0.5}' > /logs/artifacts/reward.json""",
+        "apart/solution/solve.sh": """echo '{"a": true, "b": 1.0}' > /logs/artifacts/reward.json""",
     }
     for name, text in {
         **files,
@@ -151,11 +151,11 @@ def test_trials_have_steps_and_the_names_of_rewards(koderz: Shell) -> None:
     _steps_and_separate(koderz.folder / "tasks")
     koderz("rollouts", "run", "--dataset", "tasks", "--agent", "oracle", "--quiet", env={"SANDBOX_BACKEND": "local"})
     apart, steps = (json.loads(path.read_bytes()) for path in _exported(koderz))
-    assert apart["verifier_result"] == {"rewards": {"a": 1.0, "b": 0.5}}
+    assert apart["verifier_result"] == {"rewards": {"a": 1.0, "b": 1.0}}
     assert apart["verifier_environment_mode"] == "separate"
-    assert steps["verifier_result"] == {"rewards": {"reward": 0.5}}
+    assert steps["verifier_result"] == {"rewards": {"reward": 1.0}}
     assert steps["step_results"] == [
-        {"step_name": "one", "verifier_result": {"rewards": {"reward": 0.0}}},
+        {"step_name": "one", "verifier_result": {"rewards": {"reward": 1.0}}},
         {"step_name": "two", "verifier_result": {"rewards": {"reward": 1.0}}},
     ]
 
@@ -167,8 +167,8 @@ def test_harbor_reads_steps_and_separate_verifiers(koderz: Shell, harbor: Path) 
     trials = _exported(koderz)
     done = subprocess.run([str(harbor), "-c", READ, *map(str, trials)], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
-        "org/apart oracle {'a': 1.0, 'b': 0.5} False True",
-        "org/steps oracle {'reward': 0.5} False True",
+        "org/apart oracle {'a': 1.0, 'b': 1.0} False True",
+        "org/steps oracle {'reward': 1.0} False True",
     ], done.stderr
 
 

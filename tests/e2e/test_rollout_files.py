@@ -118,11 +118,13 @@ def test_rollouts_are_summed_up_and_graded_again(koderz: Shell, config: Path) ->
     assert json.loads(koderz("rollouts", "summarize", shown, "--json").out)["aggregates"]["unit_max"] == 1.0
 
     verifier = koderz.folder / "tasks/greeting/tests/test.sh"
-    verifier.write_text("echo 0.25 > /logs/verifier/reward.txt\n")
+    verifier.write_text(
+        "test -s greeting.txt && echo 1 > /logs/verifier/reward.txt || echo 0.25 > /logs/verifier/reward.txt\n"
+    )
     assert "task sample/greeting" in koderz("rollouts", "eval", "nightly", code=2).err
     graded = koderz("rollouts", "eval", "nightly", "--rollout", rollout.name, "--accept-changes").out
     assert f"[eval] data/runs/{rollout.name}-2 -> ok\n[eval] eval_manifest.json written: {shown}" in graded
-    assert "- Unit tests average: 25%" in graded
+    assert "- Unit tests average: 75%" in graded
     assert [each["eval_rc"] for each in _read(rollout / "eval_manifest.json")["results"]] == [0, 0, 0]
 
 

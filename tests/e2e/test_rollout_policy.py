@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import Done, Shell
 from tests.koderz.sandbox.workspace.test_docker import STAND_IN
 from tests.scripted_model import COMMAND, ScriptedModel, scripted_model
 
@@ -48,7 +48,7 @@ class Case:
         place.write_text(text)
         return place
 
-    def run(self, code: int) -> None:
+    def run(self, code: int) -> Done:
         agent = "koderz"
         if self.script:
             agent = "scripted"
@@ -58,7 +58,7 @@ class Case:
         model = ("--model", "openai/m", "--max-retries", 1, "--quiet")
         if "--sandbox" not in self.options:
             self.options += ["--sandbox", "local"]
-        self.koderz("benchmark", 0, 1, *own, *model, *self.options, code=code, env=self._environment)
+        return self.koderz("benchmark", 0, 1, *own, *model, *self.options, code=code, env=self._environment)
 
     def again(self, how: str, *options: object, code: int = 0) -> None:
         self.koderz("benchmark", how, "latest", "--quiet", *options, code=code, env=self._environment)
@@ -180,6 +180,16 @@ def test_policy_grades_a_verdict_and_does_not_retry_it(
     assert json.loads(graded.out)["test_results"], shown.out
 
 
+def test_isolation_is_told_and_recorded_of_what_contains_the_commands(case: Case) -> None:
+    """The root of an environment is made by koderz' own namespaces, also where bubblewrap is."""
+    case.script = f"{COMMAND}\n"
+    told = case.run(0).err
+    recorded = [line["sandbox"] for line in case.koderz.journal() if line["kind"] == "attempt"]
+    assert "run in the sandbox local: namespaces" in told
+    assert [each.partition("+")[0] for each in recorded] == ["namespaces"]
+    assert "bubblewrap" not in f"{told} {recorded}"
+
+
 @pytest.mark.parametrize(
     "makes", ["rm README.md; mkfifo README.md", "mkdir -p sub; ln -s ../.git sub/.git", "touch 'git~1'"]
 )
@@ -239,21 +249,11 @@ def _connection(case: Case) -> None:
 
 
 def _sandbox_start(case: Case) -> None:
-    """bubblewrap works when the run begins, and then no more."""
-    real = shutil.which("bwrap")
-    if real is None:
-        pytest.skip("bubblewrap isn't installed")
-    folder = case.koderz.folder
-    (folder / "bin").mkdir()
-    begun, broken = folder / "begun", folder / "broken"
-    broken.touch()
-    (folder / "bin/bwrap").write_text(
-        f"#!/bin/sh\nif [ -e {broken} ] && [ -e {begun} ]; then echo 'No space left' >&2; exit 1; fi\n"
-        f'touch {begun}; exec {real} "$@"\n'
-    )
-    (folder / "bin/bwrap").chmod(0o755)
-    case.env = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
-    case.mended = broken.unlink
+    """Folders for temporary files have names that overlayfs doesn't take: together they have more than 4,096 bytes."""
+    place = case.koderz.folder.joinpath(*("t" * 200 for _ in range(10)))
+    place.mkdir(parents=True)
+    case.env = {"TMPDIR": str(place)}
+    case.mended = case.env.clear
 
 
 def _image_build(case: Case) -> None:

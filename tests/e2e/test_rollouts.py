@@ -87,7 +87,7 @@ def test_killed_run_is_resumed_and_pays_nothing_twice(anywhere: Shell) -> None:
 def test_rollouts_with_the_same_diff_are_graded_where_they_worked(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     (koderz.folder / "tasks/greeting/tests/test.sh").write_text(
-        "if test -e ~/left; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+        "if test -e ~/left -o -e greeting.txt; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
     )
     (koderz.folder / "solve.sh").write_text("touch ~/left new\n")
     entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "solve.sh"\nrollouts = 4\n'

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LOOK = 0.1  # seconds between two looks at what is used
 _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _OPEN_FILES = 4096
+_BEYOND = 64  # processes more than the limit that the kernel grants, so that what exceeds it is seen and ended for it
 _CHANNEL = 3
 _HANG_UP, _INTERRUPT, _KILL, _TERMINATE = 1, 2, 9, 15
 SETUP, TOLD = b"s", b"t"  # the kinds of frames that come in and go out
@@ -47,6 +48,7 @@ class Setup:
     argv: list[str]
     environment: dict[str, str]
     folder: str
+    needed: list[str]  # folders that are made where an image's root lacks them
     entries: list[list[str]]  # of the file tree; empty where somebody else has made it
     overlay: list[str]  # of an image's root, see `mounts.furnish_image`; empty where there is none
     hosted: list[list[str]]  # folders of this machine in that root, see there
@@ -176,10 +178,11 @@ def _restricted(writable: list[str]) -> bool:
 def _furnish(setup: Setup) -> list[str]:
     """Makes the file tree, and brings the loopback up. Returns the mount points that were made in an image's root."""
     entries, made = [mounts.Entry(*entry) for entry in setup.entries], []
+    most = setup.processes + _BEYOND
     if setup.overlay:
-        made = mounts.furnish_image(setup.overlay, setup.hosted, entries, setup.processes, setup.folder)
+        made = mounts.furnish_image(setup.overlay, setup.hosted, entries, most, setup.needed)
     else:
-        mounts.furnish(entries, setup.processes)
+        mounts.furnish(entries, most)
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     request = b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, sys.byteorder) + bytes(22)
     fcntl.ioctl(any_socket.fileno(), _SET_INTERFACE_FLAGS, request)
@@ -201,7 +204,7 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None, heard: _s
         limits.cap(resource.RLIMIT_DATA, setup.memory)
         limits.cap(resource.RLIMIT_FSIZE, setup.file)
         limits.cap(resource.RLIMIT_NOFILE, _OPEN_FILES)
-        limits.cap(resource.RLIMIT_NPROC, setup.processes)
+        limits.cap(resource.RLIMIT_NPROC, setup.processes + _BEYOND)
         limits.cap(resource.RLIMIT_MEMLOCK, 0)
         limits.cap(resource.RLIMIT_MSGQUEUE, 0)
         if setup.cores:

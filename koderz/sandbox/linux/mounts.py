@@ -29,6 +29,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
+_RESERVED = 300  # process ids that the kernel gives out no second time
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
 _OPAQUE = "user.overlay.opaque"
 
@@ -111,13 +112,17 @@ def furnish(entries: Iterable[Entry], processes: int) -> None:
 
 
 def furnish_image(
-    overlay: Sequence[str], hosted: Sequence[Sequence[str]], entries: Iterable[Entry], processes: int, folder: str
+    overlay: Sequence[str],
+    hosted: Sequence[Sequence[str]],
+    entries: Iterable[Entry],
+    processes: int,
+    needed: Iterable[str],
 ) -> list[str]:
     """Makes an image, and over it a folder that takes what is changed, the root of this mount namespace.
 
     `overlay`: the image's folders, the topmost first, that folder, and an empty one beside it; `hosted`: the same of
     folders of this machine in the root, each after its path. Returns the paths in the root that had to be made as mount
-    points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
+    points, and for the `needed` folders. Raises OSError if the kernel refuses.
     """
     kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
     made: list[str] = []
@@ -125,13 +130,14 @@ def furnish_image(
     for path, *own in hosted:
         _overlay(own, mount_point(path, made))
     devices = mount_point("/dev", made)
-    kernel.mount("none", devices, kind="tmpfs", data="mode=755")
+    kernel.mount("none", devices, kind="tmpfs", data="mode=755,size=1m,nr_inodes=1k")  # what is written there is memory
     _fill_devices(devices)
     kernel.mount("proc", proc := mount_point("/proc", made), kind="proc")
     _restrict_processes(proc, processes)
     for entry in entries:
         _bind(entry, mount_point(entry.target, made, is_folder=os.path.isdir(entry.source)))
-    mount_point(folder, made)
+    for folder in needed:
+        mount_point(folder, made)
     kernel.change_root(STAGE)
     return made
 
@@ -221,7 +227,7 @@ def bubblewrap(program: str, entries: Iterable[Entry]) -> list[str]:
         *("--uid", "65534", "--gid", "65534", "--as-pid-1", "--die-with-parent", "--clearenv"),
         *(word for entry in entries for word in _words(entry)),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"),  # noqa: S108
-        *("--remount-ro", "/", "--chdir", "/", "--"),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"),
     ]
 
 
@@ -284,6 +290,6 @@ def _restrict_processes(folder: str, processes: int) -> None:
 def _limit(processes_folder: str, processes: int) -> None:
     try:
         with open(f"{processes_folder}/sys/kernel/pid_max", "w") as limit:
-            limit.write(str(max(301, processes)))
+            limit.write(str(_RESERVED + processes))
     except OSError:  # before Linux 6.14 it is the machine's, and refused
         return

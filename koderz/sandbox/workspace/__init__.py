@@ -122,6 +122,7 @@ class Command:
     user: str = ""  # as whom it runs in an image: a name or a number of there; empty: the image's own, or koderz' user
     in_image: bool = False  # whether it works in the image's own folder `checkout`, over which no checkout lies
     read_only: bool = False  # whether the checkout is
+    home: bool = False  # whether `HOME` is there in any image, be it nobody's home
     core: int = -1  # the only one that it runs on, unless negative
     python: bool = True  # whether it sees the host's python3 wherever that lies, where there are no images
     forks: bool = True  # whether it may start other processes; threads it always may

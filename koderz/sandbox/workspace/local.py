@@ -1,4 +1,4 @@
-"""Commands on this machine: by bubblewrap where it is present, else by koderz' own namespaces."""
+"""Commands on this machine: by bubblewrap where it is, else and in roots of images by namespaces of koderz' own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.frames import take
@@ -43,16 +43,13 @@ from koderz.sandbox.workspace.rooted import Root
 from koderz.sandbox.workspace.warm import Interpreter, fits
 from koderz.sandbox.workspace.watching import Output, Sockets, too_large
 
-if TYPE_CHECKING:
-    pass
-
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
-
 _LONGEST = 1 << 20  # bytes of a message of process 1
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _IDLE = slice(4, 6)  # of a core's words in /proc/stat: idle, and idle while a disk is waited for
+_BY_BUBBLEWRAP = " by bubblewrap"
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -129,11 +126,8 @@ class Local:
     guards_channels = True
     cost = 0.0
     enforces: Mapping[str, Enforcer] = {
-        "cpus": "affinity",
-        "memory_mb": "watched",
-        "storage_mb": "watched",
-        "network": "container",
-    }
+        "cpus": "affinity", "memory_mb": "watched", "storage_mb": "watched", "network": "container",
+    }  # fmt: skip
 
     def __init__(self, *, bubblewrap_allowed: bool = True, images: ImageStore | None = None) -> None:
         self.isolation = ""
@@ -159,6 +153,10 @@ class Local:
         for interpreter in await asyncio.gather(*starting):
             if interpreter:
                 await interpreter.end()
+
+    def isolation_of(self, image: Image | str | None) -> str:
+        """The isolation of commands with that image, once this is entered; bubblewrap makes no root of an image."""
+        return self.isolation.removesuffix(_BY_BUBBLEWRAP) if isinstance(image, str) else self.isolation
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
@@ -259,7 +257,7 @@ class Local:
                 finally:
                     control.close()  # at which everything in there ends
         if not interpreter:
-            self.isolation = "+".join(hello["layers"]) + ("" if own else " by bubblewrap")
+            self.isolation = "+".join(hello["layers"]) + (_BY_BUBBLEWRAP if self._bubblewrap else "")
         return replace(ended, seconds=time.monotonic() - began)
 
     @asynccontextmanager
@@ -286,13 +284,15 @@ class Local:
     def _setup(self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool) -> Setup:
         limits = wanted.limits
         entries = root.entries(wanted, place) if root else _entries(wanted, place) if own else []
-        environment = userland.environment(with_python=wanted.python) | dict(wanted.variables)
-        writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
+        usual = userland.environment(with_python=wanted.python) | dict(wanted.variables)
+        environment = root.environment(wanted) if root else usual
+        writable = [HOME, environment["HOME"], "/tmp", "/dev", *(m.target for m in wanted.mounts if m.writable)]  # noqa: S108
         writable += [wanted.channel.target] if wanted.channel else []  # mounted read-only, but for process 1
         return Setup(
             argv=[*wanted.argv],
-            environment=root.environment(wanted) if root else environment,
+            environment=environment,
             folder=wanted.checkout,
+            needed=[wanted.checkout, *([HOME] if wanted.home else [])],
             entries=[[entry.kind, entry.source, entry.target] for entry in entries],
             overlay=root.overlay if root else [],
             hosted=root.hosted if root else [],

@@ -19,6 +19,8 @@ from koderz.systems.rollouts.tasks import Rollout
 
 Graded = Literal["both", "fresh", "published"]
 Carried = Literal["workdir", "root"]
+Solution = Literal["", "passed", "in part", "failed"]
+"""What a task's own solution has come to on its terms: all rewards are 1, some reward, or none. Empty: untried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Terms:
     lifted: tuple[str, ...] = ()  # guards that its own solution can't pass under
     rewards: tuple[str, ...] = ()  # the names of its own solution's rewards; empty: it isn't known to be rewarded
     tests: tuple[str, ...] = field(default=(), repr=False)  # that its own solution passes, where pytest judges
-    solution_fails: bool = field(default=False, repr=False)  # whether its own solution passes on no terms
+    solution: Solution = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from koderz.sandbox import open_workspaces
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.git import GitError
+from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
@@ -228,7 +229,8 @@ class RolloutsSuite(Suite):
                 backend = open_backend(name, settings, self._images)
                 self._stores.backends[name] = await stack.enter_async_context(backend)
             run = self._stores.backends[""] = self._stores.backends[settings.sandbox]
-            where = f"agents' commands and tests run in the sandbox {run.name}: {run.isolation}"
+            here = [task.payload for task in self.tasks if self._stores.backend_of(task.payload) is run]
+            where = f"agents' commands and tests run in the sandbox {run.name}: {_isolation(here, run)}"
             yield Shared(self._stores, [f"{where}{_price(run)}"])
 
     @asynccontextmanager
@@ -253,16 +255,16 @@ class RolloutsSuite(Suite):
             graded = await grade(task.payload, diff, store, backend, left, collected, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
-        if terms.solution_fails:
+        if terms.solution == "failed" and not await self._is_rewarded(task.payload):
             check = f"koderz rollouts check {shlex.quote(str(task.payload.folder))}"
             raise Fault(
-                f"{task.id}: its own solution doesn't pass here, so nothing is said of an agent's: {check}",
+                f"{task.id}: its own solution gets no reward here, so nothing is said of an agent's: {check}",
                 cause="task",
             )
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
         said = await opinions(task.payload, diff, context.ask) if context.ask else None
         resources = self._resources(task.payload, backend)
-        return _verdict(task.payload, diff, graded, backend.isolation, said, resources)
+        return _verdict(task.payload, diff, graded, _isolation([task.payload], backend), said, resources)
 
     async def _terms_of(self, task: Rollout) -> Terms:
         """The terms of a task or step; those of a canary are its task's, whose solution passes none of its tests."""
@@ -271,6 +273,16 @@ class RolloutsSuite(Suite):
         if base and not whole.stages:
             return replace(await terms_of(base, self._stores), tests=())
         return await terms_of(task, self._stores, whole)
+
+    async def _is_rewarded(self, task: Rollout) -> bool:
+        """Whether the own solution of a step's task gets a reward for other steps; a task without steps has none."""
+        whole, rewarded = self._wholes.get(task.whole or task.digest, task), False
+        for stage in whole.stages:
+            solution = (await self._terms_of(stage.task)).solution
+            rewarded = solution != "failed" or (rewarded and whole.rewards_of != "final")
+            if solution == "failed" and any(least > 0 for least in stage.min_reward.values()):
+                break  # since it doesn't go on here
+        return rewarded
 
     def _resources(self, task: Rollout, backend: Backend) -> Mapping[str, Any]:
         return resources_of(task, backend, self._options.agent_memory, self._options.timeout_multiplier)
@@ -312,6 +324,16 @@ def _sandbox_of(options: RolloutsOptions, usual: str, task: Rollout) -> str:
 def _price(backend: Backend) -> str:
     """The price of commands there; empty if they are free."""
     return f"; it costs ${backend.cost * 3600:.2f} or more an hour of each" if backend.cost else ""
+
+
+def _isolation(tasks: Iterable[Rollout], backend: Backend) -> str:
+    """The isolation of the commands and tests of tasks there."""
+    if not isinstance(backend, Local):
+        return backend.isolation
+    parts = [part for task in tasks for part in (task, *(stage.task for stage in task.stages))]
+    images = [part.image for part in parts]
+    images += [part.verifier.image for part in parts if part.verifier and part.verifier.is_separate]
+    return " or ".join(dict.fromkeys(map(backend.isolation_of, images))) or backend.isolation
 
 
 def _verdict(

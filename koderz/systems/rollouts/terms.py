@@ -1,4 +1,4 @@
-"""The terms on which a task is graded: the strictest ones on which its own solution passes.
+"""The terms on which a task is graded: the strictest ones on which its own solution passes, or gets some reward.
 
 Before a task is first used its solution is tried under all guards. A guard under which it can't pass is lifted for that
 task alone. Where it passes only as published, the task is graded so. What was found is kept by the task's digest.
@@ -21,8 +21,8 @@ from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.guarding import GUARDS
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
-from koderz.systems.rollouts.afresh import Terms, Work
-from koderz.systems.rollouts.grading import grade_published, is_published_alone, run_believed
+from koderz.systems.rollouts.afresh import Solution, Terms, Work
+from koderz.systems.rollouts.grading import Published, grade_published, is_published_alone, run_believed
 from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.runnable import Omission
@@ -41,7 +41,7 @@ _Trial = Callable[[Terms], Awaitable[Run]]
 
 
 async def terms_of(task: Rollout, stores: Stores, whole: Rollout | None = None) -> Terms:
-    """The terms of a task, or of a step of the task `whole`. The strictest ones where it has no solution that passes.
+    """The terms of a task, or of a step of the task `whole`. The strictest ones where it has no rewarded solution.
 
     Raises Fault if the sandbox can't run it.
     """
@@ -58,28 +58,31 @@ async def _found(task: Rollout, whole: Rollout, stores: Stores, name: str) -> Te
         return msgspec.json.decode(kept.read_bytes(), type=Terms)
     except (OSError, msgspec.MsgspecError):
         found = await _tried(task, whole, stores)
-    if found is None:
-        return Terms(solution_fails=True)
+    if found.solution != "passed":  # which may do better another time
+        return found
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_whole(kept, [msgspec.json.encode(found)], durable=False)
     return found
 
 
-async def _tried(task: Rollout, whole: Rollout, stores: Stores) -> Terms | None:
-    """The terms on which the solution passes; None if it doesn't."""
+async def _tried(task: Rollout, whole: Rollout, stores: Stores) -> Terms:
+    """The terms on which the solution passes, or else gets some reward; the strictest ones if it gets none."""
     store, backend = await stores.of(task), stores.backend_of(task)
     async with _solved(task, whole, stores) as work:
         if work is None:
-            return None
+            return Terms(solution="failed")
 
         async def trial(terms: Terms) -> Run:
             return (await run_believed(task, work, store, backend, terms))[0]
 
-        if found := await _strictest(trial):
-            return found
-        if work.place and not is_separate(task) and (await grade_published(task, work.place, backend)).success:
-            return Terms("published")
-    return None
+        found = await _strictest(trial)
+        if found.solution != "passed" and work.place and not is_separate(task):
+            published = await grade_published(task, work.place, backend)
+            if published.success:
+                return Terms("published", solution="passed")
+            if found.solution == "failed" and _is_rewarded(published):
+                return Terms("published", solution="in part")
+    return found
 
 
 @asynccontextmanager
@@ -100,30 +103,45 @@ async def _solved(task: Rollout, whole: Rollout, stores: Stores) -> AsyncIterato
         yield Work(diff, place, stores.artifacts_of(place))
 
 
-async def _strictest(trial: _Trial) -> Terms | None:
-    """The strictest terms that a trial passes on; None if there are none."""
+async def _strictest(trial: _Trial) -> Terms:
+    """The strictest terms on which a trial passes, or else gets some reward; the usual ones if it gets none."""
     ways = [Terms(), Terms(carried="root"), Terms(lifted=LIFTABLE), Terms(carried="root", lifted=LIFTABLE)]
+    rewarded: list[tuple[Terms, Run]] = []
     for terms in ways:
-        if passed := await _passes(trial, terms):
-            break
-    else:
-        return None
+        run = await _believed(trial, terms)
+        if run and run.success:
+            return await _lifting_least(trial, terms, run)
+        if run and _is_rewarded(run):
+            rewarded.append((terms, run))
+    return await _lifting_least(trial, *rewarded[0]) if rewarded else Terms(solution="failed")
+
+
+async def _lifting_least(trial: _Trial, terms: Terms, run: Run) -> Terms:
+    """The terms with no more guards lifted than the trial needs to pass, or else to get some reward."""
+    has_passed = run.success
     for guard in LIFTABLE if terms.lifted else ():
         fewer = replace(terms, lifted=tuple(each for each in terms.lifted if each != guard))
-        if found := await _passes(trial, fewer):
-            terms, passed = fewer, found
-    tests = () if "reports" in terms.lifted else tuple(test for test, ok in passed.tests.items() if ok)
-    return replace(terms, rewards=tuple(passed.rewards), tests=tests)
+        found = await _believed(trial, fewer)
+        if found and (found.success or (_is_rewarded(found) and not has_passed)):
+            terms, run = fewer, found
+    tests = () if "reports" in terms.lifted else tuple(test for test, ok in run.tests.items() if ok)
+    solution: Solution = "passed" if run.success else "in part"
+    return replace(terms, rewards=tuple(run.rewards), tests=tests, solution=solution)
 
 
-async def _passes(trial: _Trial, terms: Terms) -> Run | None:
+def _is_rewarded(run: Run | Published) -> bool:
+    return any(reward > 0 for reward in run.rewards.values())
+
+
+async def _believed(trial: _Trial, terms: Terms) -> Run | None:
+    """The run of a trial; None if it can't be made, or its reward isn't believed."""
     try:
         found = await trial(terms)
     except (Fault, git.GitError) as error:
         if isinstance(error, Fault) and error.cause == "sandbox":  # which says nothing of the solution
             raise
         return None
-    return found if found.success and not found.doubt else None
+    return None if found.doubt else found
 
 
 def fresh_only(

@@ -327,6 +327,7 @@ class Workspace:
                 checkout=self._task.workdir,
                 image=self._task.image,
                 read_only=True,
+                home=True,
                 limits=replace(self._limits, seconds=_VERSION_SECONDS),
             )
             ended = await backend.run(asked, self._place)
@@ -343,6 +344,7 @@ class Workspace:
             [*(Mount(Path(folder), folder) for folder in folders), *self._published, *self._added],
             checkout=self._task.workdir,
             image=self._task.image,
+            home=True,
             limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
             bridge=launch.bridge.serve,
             network=self._task.is_online,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import koderz
 from koderz.analysis.boards import make_board, verify_board
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.logs import read_log
@@ -52,6 +53,7 @@ def test_tasks_of_one_value_are_one_cluster(two: list[str], tmp_path: Path) -> N
     assert found["difference"] == alone["difference"] == pytest.approx(100 * 12 / 48)
     assert alone["p_value"] < 0.05 < found["p_value"]
     assert found["interval"][0] < 0 < alone["interval"][0]
+    assert koderz.compare(*two, cluster="topic").p_value == found["p_value"]
 
 
 def test_field_of_each_tool_clusters(tmp_path: Path) -> None:

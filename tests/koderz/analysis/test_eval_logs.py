@@ -39,6 +39,7 @@ for path in sys.argv[1:]:
             "seconds": each.total_time,
             "error": each.error and each.error.message,
             "completion": each.output.completion,
+            "events": [[e.event, [m.text for m in getattr(e, "input", ())]] for e in each.events],
         }
         for each in log.samples
     ]
@@ -184,6 +185,13 @@ def test_inspect_reads_the_logs(tmp_path: Path) -> None:
     assert first["completion"] == "reply 1"
     assert first["usage"] == {"m": [7, 3, 0.25]}
     assert first["seconds"] == 2.5
+    names = [name for name, _ in first["events"]]
+    assert names[:2] == ["model", "info"]
+    assert set(names[2:]) == {"score"}
+    assert first["events"][0][1] == ["hello"]
+    asked = [texts for name, texts in of_agent["samples"][0]["events"] if name == "model"]
+    assert asked[1][: len(asked[0])] == asked[0]
+    assert len(asked[1]) == len(asked[0]) + 2
     assert of_agent["samples"][0]["calls"] == [{"cmd": COMMAND}]
     again = [str(log.with_name(f"{log.stem}-again.eval")) for log in logs[:2]]
     ours, theirs = (compare_runs(names, tmp_path).document() for names in ([str(a), str(b)], again))

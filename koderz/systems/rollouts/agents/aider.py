@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, laid_out, python_package
 
-# Its map of the repository lies in the repository, where it is to be no part of the diff.
-_HIDDEN = (
-    'for n in 3 4 5 6; do mkdir -p .aider.tags.cache.v$n; echo "*" > .aider.tags.cache.v$n/.gitignore; done; exec "$@"'
-)
+# Its map of a repository lies in the repository, where it is to be no part of the diff; nor is a repository of its own.
+_BEGUN = """
+if git rev-parse --git-dir >/dev/null 2>&1
+then for n in 3 4 5 6; do mkdir -p .aider.tags.cache.v$n; echo "*" > .aider.tags.cache.v$n/.gitignore; done
+else set -- "$@" --no-git
+fi
+exec "$@"
+"""
 
 
 class Aider:
@@ -28,7 +32,7 @@ class Aider:
         )
         own = (f"--chat-history-file={dirs.home}/chat.md", f"--input-history-file={dirs.home}/input")
         asked = (f"--model=openai/{model}", f"--message={prompt}")
-        argv = ["bash", "-c", _HIDDEN, "bash", dirs.program, "--yes-always", *quietly, *own, *asked]
+        argv = ["bash", "-c", _BEGUN, "bash", dirs.program, "--yes-always", *quietly, *own, *asked]
         if text := dirs.texts("context", "memory"):
             conventions = f"{dirs.home}/CONVENTIONS.md"
             argv = laid_out([*argv, "--read", conventions], dirs, texts={conventions: text})

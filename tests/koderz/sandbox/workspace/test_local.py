@@ -122,6 +122,12 @@ async def _received(running: Running, seconds: float) -> bytes:
                 await asyncio.sleep(0.02)
 
 
+def test_isolation_says_what_contains_a_command(request: pytest.FixtureRequest, local: Local) -> None:
+    by_bubblewrap = local.isolation.removesuffix(" by bubblewrap") != local.isolation
+    assert by_bubblewrap is request.node.name.endswith("[bubblewrap]")
+    assert "bubblewrap" not in local.isolation_of("an image")
+
+
 def test_timeout_ends_a_command_with_its_children(runs: Runs) -> None:
     ended = runs("trap '' TERM; (trap '' TERM; sleep 1000) & sleep 1000; sleep 1000", Limits(seconds=0.3, grace=0.3))
     assert ended.cause == "timeout"
@@ -133,6 +139,10 @@ def test_background_processes_end_with_the_command(runs: Runs) -> None:
     assert (ended.status, ended.output) == (0, "done\n")
 
 
+_THREADS = (
+    "python3 -c 'import threading as t, time; t.stack_size(1 << 16); "
+    "[t.Thread(target=time.sleep, args=(1000,), daemon=True).start() for _ in range({})]; time.sleep({})'"
+)
 _HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' & "
 
 
@@ -142,6 +152,7 @@ _HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' 
     [
         (_HOLD * 4 + "wait", Limits(memory_mb=200), "memory"),
         ("for i in $(seq 99); do sleep 1000 & done; wait", Limits(processes=64), "processes"),
+        (_THREADS.format(550, 1000), Limits(), "processes"),
         ("head -c 30000000 /dev/zero > a; cp a b; cp a c; sleep 1000", Limits(disk_mb=50), "disk"),
     ],
 )
@@ -149,9 +160,19 @@ def test_process_limit_holds_for_all_together(runs: Runs, line: str, limits: Lim
     assert runs(line, limits).cause == cause
 
 
+def test_as_many_processes_as_the_limit_allows_are_there_at_any_time(runs: Runs) -> None:
+    """Also once the numbers of processes have begun again, which leave the lowest 300 out then."""
+    line = f"for i in $(seq 900); do (:); done; {_THREADS.format(490, 0.3)} && echo all"
+    assert runs(line).output == "all\n"
+
+
 def test_memory_of_a_process_is_limited_to_the_total(runs: Runs) -> None:
     assert "MemoryError" in runs("python3 -c 'bytearray(300 << 20)'", Limits(memory_mb=200)).output
     assert runs("head -c 3000000 /dev/zero > large", Limits(disk_mb=1)).status
+
+
+def test_what_is_written_to_dev_takes_no_memory(runs: Runs) -> None:
+    assert runs("head -c 3000000 /dev/zero > /dev/kept").status
 
 
 def test_output_beyond_the_limit_is_cut_in_the_middle(runs: Runs) -> None:

@@ -66,7 +66,8 @@ def works(local: Local, place: Path) -> Works:
 
     def run(line: str, at: Path = place, **more: Any) -> Ended:
         about: dict[str, Any] = {"image": "app", "checkout": "/app", "in_image": True, **more}
-        return asyncio.run(local.run(Command(["sh", "-c", line], limits=Limits(seconds=PATIENCE), **about), at))
+        about.setdefault("limits", Limits(seconds=PATIENCE))
+        return asyncio.run(local.run(Command(["sh", "-c", line], **about), at))
 
     return run
 
@@ -264,11 +265,36 @@ def test_checkout_lies_over_the_folder_of_the_image(local: Local, place: Path, w
 
 
 @pytest.mark.slow
-def test_limits_hold_in_an_image(local: Local, place: Path) -> None:
-    limits = Limits(seconds=1, grace=0.2)
-    about: dict[str, Any] = {"image": "app", "checkout": "/app", "in_image": True, "limits": limits}
-    ended = asyncio.run(local.run(Command(["sleep", "600"], **about), place))
-    assert ended.cause == "timeout"
+def test_read_only_checkout_leaves_a_command_its_home(works: Works) -> None:
+    line = "mkdir -p ~/.config && echo mine > ~/.config/set && cat ~/.config/set; echo new > %s && echo written"
+    for path in ("/app/file", "/etc/setting"):
+        assert "mine" in (said := works(line % path, in_image=False, read_only=True).output)
+        assert "written" not in said
+
+
+def test_usual_home_is_there_if_asked_for_and_gone_unless_used(local: Local, place: Path, works: Works) -> None:
+    assert works("ls -d /home/user").status
+    assert works("ls -A /home/user; echo $HOME", home=True).output == "/root\n"
+    assert changed(local, place) == {}
+    works("echo state > /home/user/state", home=True)
+    assert changed(local, place) == {"/home/user": "added", "/home/user/state": "added"}
+    assert works("cat /home/user/state", home=True).output == "state\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "limits", "cause"),
+    [
+        ("sleep 600", Limits(seconds=1, grace=0.2), "timeout"),
+        (
+            "n=0; while [ $n -lt 300 ]; do sleep 600 & n=$((n + 1)); done; wait",
+            Limits(seconds=PATIENCE, processes=64),
+            "processes",
+        ),
+    ],
+    ids=["seconds", "processes"],
+)
+def test_limits_hold_in_an_image(works: Works, line: str, limits: Limits, cause: str) -> None:
+    assert works(line, limits=limits).cause == cause
 
 
 def test_image_that_needs_several_users_is_refused_by_name(local: Local) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -163,6 +164,17 @@ def test_agents_without_a_model_are_given_anything(tmp_path: Path) -> None:
     given = _given(tmp_path, *ANY)
     for agent in ("scripted", "oracle", "nop"):
         require_taken(agent, given)
+
+
+@pytest.mark.parametrize("has_git", [False, True])
+def test_aider_leaves_a_folder_without_git_as_it_is(tmp_path: Path, has_git: bool) -> None:
+    if has_git:
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    argv, _ = adapter_of("aider").command("do it", "m", DIRS._replace(program="echo"))
+    own = {"PATH": os.environ["PATH"], "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    said = subprocess.run(argv, cwd=tmp_path, env=own, capture_output=True, text=True, check=True).stdout
+    assert said.endswith(" --message=do it\n" if has_git else " --message=do it --no-git\n")
+    assert bool([*tmp_path.glob(".aider*")]) == has_git
 
 
 def test_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ rollouts = 3
 """
 
 
-def test_each_arm_has_an_entry_for_every_task(tmp_path: Path) -> None:
+def test_arms_have_an_entry_each_for_every_task(tmp_path: Path) -> None:
     _skill(tmp_path)
     arms = '[[arms]]\nname = "plain"\n[[arms]]\nname = "with sql-style"\nskills = ["sql-style"]\n'
     path = _config(tmp_path, f'model = "m"\n{arms}{_TASKS}')

@@ -22,18 +22,22 @@ from koderz.cli import app
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.images.changes import changes
-from koderz.sandbox.workspace import Command, Limits
+from koderz.sandbox.workspace import Command, Ended, Launch, Limits
 from koderz.sandbox.workspace.built import NAMES, built_environments, kept_folder, remove_built
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.proxy import PublicHosts
 from koderz.sandbox.workspace.rooted import UPPER
+from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.datasets import read_dataset
 from koderz.systems.rollouts.environments import Making, environed, notes_on
 from koderz.systems.rollouts.needs import needs_of
+from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from tests.conftest import PATIENCE
+from tests.koderz.sandbox.images.made import base, docker_save
 
 TOML = 'schema_version = "1.1"\n[task]\nname = "cases/{}"\n[environment]\nallow_internet = false\n'
 
@@ -103,6 +107,33 @@ def why(task: Rollout, local: Local, **terms: Any) -> str:
     with pytest.raises(KoderzError) as error:
         asyncio.run(build(found.made, local))
     return str(error.value)
+
+
+_THREADS = (
+    "python3 -c 'import threading as t, time; t.stack_size(1 << 16); "
+    "[t.Thread(target=time.sleep, args=(1000,), daemon=True).start() for _ in range(550)]; time.sleep(1000)'"
+)
+_HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' & "
+
+
+@pytest.mark.slow
+def test_limits_hold_in_an_environment_as_elsewhere(written: Callable[..., Rollout], local: Local) -> None:
+    task = made(written("FROM python:3.12\nRUN echo one > /opt/one\n"), local)
+
+    def ended(line: str, **limits: Any) -> Ended:
+        wanted = Command(["bash", "-c", line], image=task.image_name, checkout=task.workdir, limits=Limits(**limits))
+        with scratch() as place:
+            return asyncio.run(local.run(wanted, place))
+
+    assert ended(_THREADS).cause == "processes"
+    assert ended(_HOLD * 4 + "wait", memory_mb=200).cause == "memory"
+    for folder in ("~", "/tmp", "/opt", "/usr/local", "."):
+        assert ended(f"cd {folder}; head -c 30000000 /dev/zero > a; cp a b; sleep 1000", disk_mb=50).cause == "disk"
+    assert ended("head -c 3000000 /dev/zero > /dev/kept").status
+    late = ended("trap '' TERM; (trap '' TERM; setsid sleep 1000) & sleep 1000; sleep 1000", seconds=0.3, grace=0.3)
+    assert (late.cause, late.seconds < PATIENCE) == ("timeout", True)
+    left = ended("setsid sleep 1000 & disown -a; cat /opt/one")
+    assert (left.status, left.output) == (0, "one\n")
 
 
 def test_environment_keeps_what_lines_do_anywhere(written: Callable[..., Rollout], local: Local) -> None:
@@ -353,6 +384,28 @@ def test_base_images_are_taken_from_the_store(
     assert files == ["more", "more/notes.txt", "readme"]
     assert not (root / "site/more").exists()
     assert notes_on([found]) == []
+
+
+def test_agent_has_a_home_in_images_that_lack_the_usual_one(
+    written: Callable[..., Rollout], local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker_save(tmp_path / "shop.tar", ["shop:1"], [base()])
+    monkeypatch.setattr(local, "images", ImageStore(tmp_path))
+    task = made(written("FROM shop:1\nWORKDIR /work\n"), local)
+
+    async def worked() -> dict[str, Any]:
+        async def refuse(*_: object, **__: object) -> Any:
+            raise AssertionError
+
+        async with Bridge(refuse, "m") as bridge:
+            version = ["sh", "-c", "echo > ~/.own && echo > /home/user/.own && echo agent 1.2.3"]
+            launch = Launch(["sh", "-c", "cd /home/user && pwd; echo $HOME"], {}, [], bridge, version)
+            with scratch() as place:
+                workspace = Workspace(task, Stores({"": local}), place, at_once, RolloutsOptions())
+                return await workspace.agent(lambda: launch)
+
+    found = asyncio.run(worked())
+    assert (found["version"], found["output"]) == ("1.2.3", "/home/user\n/root\n")
 
 
 def test_host_stands_in_for_a_base_only_where_it_may(written: Callable[..., Rollout], local: Local) -> None:

@@ -16,8 +16,9 @@ from koderz.sandbox.workspace import Ended
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.suite import JudgeContext, SuiteSource
+from koderz.systems.rollouts import suite as suite_module
 from koderz.systems.rollouts import terms as terms_module
-from koderz.systems.rollouts.afresh import Terms
+from koderz.systems.rollouts.afresh import Solution, Terms
 from koderz.systems.rollouts.carrying import is_work
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, Published, grade
@@ -28,6 +29,7 @@ from koderz.systems.rollouts.terms import LIFTABLE, fresh_only, terms_of
 from koderz.systems.rollouts.trees import prepared
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.types import Verdict
 from tests.koderz.systems.rollouts.hand_made import hand_made
 from tests.koderz.systems.rollouts.test_harbor_tasks import written
 
@@ -184,39 +186,93 @@ def test_terms_leave_what_no_test_turned_round_changes(solved: Solved, tmp_path:
     assert (graded.scored.success, graded.isolation) == (True, "in-process")
 
 
-def _trial(*needed: str, carried: str = "workdir") -> Callable[[Terms], object]:
-    """A trial that passes where these guards are lifted."""
+def _trial(*needed: str, carried: str = "workdir", reward: float = 1) -> Callable[[Terms], object]:
+    """A trial that gets the reward where these guards are lifted."""
 
     async def trial(terms: Terms) -> Run:
         passes = {*needed} <= {*terms.lifted} and carried in ("workdir", terms.carried)
-        return Run(Ended(0, ""), {"reward": float(passes)}, tests={"a": True, "b": False})
+        return Run(Ended(0, ""), {"reward": reward * passes}, tests={"a": True, "b": False})
 
     return trial
 
 
 @pytest.mark.parametrize("needed", [(), ("settings",), ("links", "signals"), LIFTABLE])
 @pytest.mark.parametrize("carried", ["workdir", "root"])
-def test_terms_lift_no_guard_too_many(needed: tuple[str, ...], carried: str) -> None:
-    found = asyncio.run(terms_module._strictest(_trial(*needed, carried=carried)))  # type: ignore[arg-type]
-    assert found
+@pytest.mark.parametrize(("reward", "solution"), [(1, "passed"), (0.25, "in part")])
+def test_terms_lift_no_guard_too_many(needed: tuple[str, ...], carried: str, reward: float, solution: str) -> None:
+    trial = _trial(*needed, carried=carried, reward=reward)
+    found = asyncio.run(terms_module._strictest(trial))  # type: ignore[arg-type]
+    assert found.solution == solution
     assert {*found.lifted} == {*needed}
     assert found.carried == carried
     assert found.tests == (() if "reports" in needed else ("a",))
 
 
-def test_task_whose_own_solution_fails_is_at_fault(runner: asyncio.Runner, local: Local, tmp_path: Path) -> None:
-    folder = written(tmp_path / "t", "")
-    (folder / "solution").mkdir(exist_ok=True)
-    (folder / "solution/solve.sh").write_text("true\n")
-    (folder / "tests/test.sh").write_text("echo 0 > /logs/verifier/reward.txt\n")
-    suite = RolloutsSuite.load(SuiteSource(folder, RolloutsOptions(), sandbox="local"))
-    suite._stores.backends[""] = local
-    context = cast("JudgeContext", SimpleNamespace(ask=None))
+@pytest.fixture
+def verdict(runner: asyncio.Runner, local: Local, tmp_path: Path) -> Callable[[str], Verdict]:
+    """The verdict on an empty diff for a task whose verifier gives this reward to any work."""
 
-    with pytest.raises(Fault, match="its own solution doesn't pass here") as raised:
-        runner.run(suite.judge(suite.tasks[0], "", context))
+    def judged(reward: str) -> Verdict:
+        folder = written(tmp_path / "t", "")
+        (folder / "solution").mkdir(exist_ok=True)
+        (folder / "solution/solve.sh").write_text("true\n")
+        (folder / "tests/test.sh").write_text(f"echo {reward} > /logs/verifier/reward.txt\n")
+        suite = RolloutsSuite.load(SuiteSource(folder, RolloutsOptions(), sandbox="local"))
+        suite._stores.backends[""] = local
+        return runner.run(suite.judge(suite.tasks[0], "", cast("JudgeContext", SimpleNamespace(ask=None))))
+
+    return judged
+
+
+def test_task_whose_own_solution_gets_no_reward_is_at_fault(verdict: Callable[[str], Verdict]) -> None:
+    with pytest.raises(Fault, match="its own solution gets no reward here") as raised:
+        verdict("0")
 
     assert raised.value.cause == "task"
+
+
+def test_task_whose_own_solution_gets_a_part_of_the_reward_is_graded(
+    verdict: Callable[[str], Verdict], cache: Path
+) -> None:
+    found = verdict("0.25")
+
+    assert (found.verdict, found.score) == ("failed", 0.25)
+    assert not (cache / "koderz/terms").exists()  # since it may do better another time
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "toml", "is_rewarded"),
+    [
+        ("failed", "failed", "", False),
+        ("failed", "passed", "", True),
+        ("in part", "failed", "", True),
+        ("failed", "passed", "min_reward = 1\n", False),
+        ("passed", "failed", 'multi_step_reward_strategy = "final"\n', False),
+        ("failed", "passed", 'multi_step_reward_strategy = "final"\n', True),
+    ],
+)
+def test_solution_of_steps_is_rewarded_where_one_that_counts_is(
+    one: Solution,
+    two: Solution,
+    toml: str,
+    is_rewarded: bool,
+    runner: asyncio.Runner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, least = ("", toml) if toml.startswith("min_reward") else (toml, "")
+    steps = f'{table}[[steps]]\nname = "one"\n{least}[[steps]]\nname = "two"\n'
+    files = {"instruction.md": "", **{f"steps/{name}/instruction.md": "Do it." for name in ("one", "two")}}
+    suite = RolloutsSuite.load(SuiteSource(written(tmp_path / "t", steps, files), RolloutsOptions(), sandbox="local"))
+    first, second = suite.tasks[0].payload.stages
+    found = {first.task.digest: Terms(solution=one), second.task.digest: Terms(solution=two)}
+
+    async def terms_of_step(task: Rollout, *_: object) -> Terms:
+        return found[task.digest]
+
+    monkeypatch.setattr(suite_module, "terms_of", terms_of_step)
+
+    assert runner.run(suite._is_rewarded(first.task)) is is_rewarded
 
 
 def test_environment_that_cannot_be_made_is_a_fault_of_the_task(
@@ -231,8 +287,9 @@ def test_environment_that_cannot_be_made_is_a_fault_of_the_task(
     assert raised.value.cause == "task"
 
 
-def test_terms_are_none_where_nothing_passes() -> None:
-    assert asyncio.run(terms_module._strictest(_trial("unknown"))) is None  # type: ignore[arg-type]
+def test_terms_are_the_strictest_where_nothing_is_rewarded() -> None:
+    found = asyncio.run(terms_module._strictest(_trial("unknown")))  # type: ignore[arg-type]
+    assert found == Terms(solution="failed")
 
 
 @pytest.mark.parametrize(
