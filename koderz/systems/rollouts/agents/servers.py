@@ -224,7 +224,7 @@ class Servers:
                     await stack.enter_async_context(self._started(server, link))
                 return await link.of_agent(request)
         finally:
-            if end == "agent":
+            if end == "agent" or not link.agent.done():
                 self._links.pop(key, None)
 
     async def end(self) -> None:
