@@ -253,7 +253,7 @@ async def test_agent_that_forges_ends_of_links_harms_its_own_record_alone(place:
         call = b'{"id": 1, "method": "tools/call", "params": {"name": "parcel_code"}}'
         forged = posted("/mcp/parcels/agent/1", call, b"not JSON", b"[1, {}]")
         died = posted("/mcp/parcels/server/1", b'{"id": 1, "result": {"content": 5}}', b"\0{", b'\0{"status": []}')
-        assert await asyncio.gather(forged, died) == [200, 200]
+        assert [*await asyncio.gather(forged, died)] == [200, 200]
         ends = [posted(f"/mcp/parcels/server/{number}", b"x" * 100_000) for number in range(2, 60)]
         assert {*await asyncio.gather(*ends)} == {200, 404}
         found = bench.record
@@ -267,12 +267,19 @@ class Remote:
 
     def __init__(self) -> None:
         self.headers: list[Any] = []
+        self.sessions = 0
         self.status = 200
         self.stream = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.headers.append(dict(request.headers))
         asked = await request.json()
+        is_known = request.headers.get("mcp-session-id") == ("s-1" if self.sessions else None)
+        if asked["method"] == "server/discover":  # as the official server, which gives an id that is none of a session
+            return web.Response(status=400, text="no session", headers={"mcp-session-id": "s-0"})
+        if asked["method"] != "initialize" and not (is_known and "mcp-protocol-version" in request.headers):
+            return web.Response(status=404, text="no such session")
+        self.sessions += asked["method"] == "initialize"
         if self.status != 200 and asked["method"] == "tools/call":
             return web.Response(status=self.status, text="over quota")
         if "id" not in asked:
