@@ -353,7 +353,9 @@ class Workspace:
         )
         run = self._stores.backend_of(self._task).run
         async with launch.bridge as bridge:
+            began = time.monotonic()
             await bridge.begin(run, replace(wanted, environment=self._task.environment), self._place)
+            self._began += time.monotonic() - began  # which is none of the agent's time
             ended = await bridge.beside(run(wanted, self._place))
         about = {"reused": self._reused(), "version": version, **bridge.record()}
         return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}

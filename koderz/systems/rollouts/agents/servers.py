@@ -88,28 +88,35 @@ class Link:
 
     async def of_url(self, server: Mapping[str, Any]) -> None:
         """Asks a server of HTTP what the agent asks, until the agent leaves."""
-        url, headers = server["url"], {**_KINDS, **server.get("headers", {})}
-        self._leave = lambda: self.end("ended")
+        url, headers, session = server["url"], {**_KINDS, **server.get("headers", {})}, dict[str, str]()
+        self._leave, slots = lambda: self.end("ended"), asyncio.Semaphore(_LINKS)
         async with open_client(url, proxy=proxy_for(url)) as client:
 
             async def post(line: bytes) -> None:
+                begins = any(message.get("method") == "initialize" for message in messages_of(line))
+                if begins:  # what an agent asks before may get an id that is none of a session
+                    session.clear()
                 try:
-                    async with client.stream("POST", url, content=line, headers=headers) as answer:
-                        await self._hear(answer, headers)
+                    async with client.stream("POST", url, content=line, headers={**headers, **session}) as answer:
+                        await self._hear(answer, session if begins else {})
                 except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
                     why = str(error) if isinstance(error, ValueError) else f"can't be reached: {told(error)}"
                     for message in messages_of(line):
                         self._give_up(f"{id(self)} {message.get('id')!r}", f"it {why}")
 
             async def send(line: bytes) -> None:
+                await slots.acquire()
                 posting = self._begin(post(line))
+                posting.add_done_callback(lambda _: slots.release())
                 if not any("id" in message for message in messages_of(line)):
                     await posting  # what follows a notification may depend on it
 
             self.server.set_result(send)
-            await asyncio.shield(self.over)
-            for task in self._tasks:
-                task.cancel()
+            try:
+                await asyncio.shield(self.over)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
 
     async def ask(self, line: bytes) -> None:
         """Takes a line of the agent's."""
@@ -140,21 +147,30 @@ class Link:
             if not self._is_left and words != "ended":
                 self._traffic.find(f"it {words}")
 
-    async def _hear(self, answer: httpx.Response, headers: dict[str, str]) -> None:
-        """Takes what a server of HTTP answers: a message of JSON, or a stream of events."""
-        headers |= {name: answer.headers[name] for name in ("mcp-session-id",) if name in answer.headers}
+    async def _hear(self, answer: httpx.Response, session: dict[str, str]) -> None:
+        """Takes what a server of HTTP answers, JSON or events, and the headers of the `session` that it begins."""
+        if "mcp-session-id" in answer.headers:
+            session["mcp-session-id"] = answer.headers["mcp-session-id"]
+
+        async def take(line: bytearray) -> None:
+            whole = bytes(line).replace(b"\n", b" ").strip() + b"\n"
+            for result in (message.get("result") for message in messages_of(whole)):
+                if isinstance(result, dict) and isinstance(version := result.get("protocolVersion"), str):
+                    session["mcp-protocol-version"] = version
+            await self.answer(whole)
+
         held, is_stream = bytearray(), answer.headers.get("content-type", "").startswith("text/event-stream")
         async for piece in answer.aiter_bytes():
             *lines, held = (held + piece).split(b"\n") if is_stream else [held + piece]
             for line in lines:
                 if line.startswith(b"data:"):
-                    await self.answer(bytes(line[5:]).strip() + b"\n")
+                    await take(line[5:])
             if len(held) > LARGEST:
                 raise ValueError(f"floods: a message has more than {LARGEST >> 20} MB")
         if answer.status_code >= 300:
             raise ValueError(f"answers with HTTP {answer.status_code}: {held[:_WORDS].decode('utf-8', 'replace')}")
         if held.strip() and not is_stream:
-            await self.answer(bytes(held).replace(b"\n", b" ") + b"\n")
+            await take(held)
 
     def _give_up(self, key: str, why: str) -> None:
         """Answers a request in the server's place."""
@@ -222,7 +238,7 @@ class Servers:
                     await stack.enter_async_context(self._started(server, link))
                 return await link.of_agent(request)
         finally:
-            if end == "agent":
+            if end == "agent" or not link.agent.done():
                 self._links.pop(key, None)
 
     async def end(self) -> None:

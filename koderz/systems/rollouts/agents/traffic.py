@@ -84,7 +84,8 @@ class Traffic:
         if key not in self._open:
             return b""
         request = self._open[key]
-        self.find(f"{why} ({request.method} {request.tool}".rstrip() + ")")
+        if request.method.startswith(("initialize", "tools/")):  # others needn't be known
+            self.find(f"{why} ({request.method} {request.tool}".rstrip() + ")")
         answer = {"jsonrpc": "2.0", "id": request.id, "error": {"code": -32001, "message": f"koderz: {why}"}}
         self._close(key, answer, 0)
         self._given_up.add(key)

@@ -11,8 +11,9 @@ from koderz.sandbox.workspace.cores import Cores, available_cores
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained
+from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.formats import load_task
-from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.options import RolloutsOptions, wrong_hosts
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout
@@ -105,3 +106,23 @@ def test_cores_are_shared_by_as_few_commands_as_possible() -> None:
         assert first != second or available_cores() == 1
     with cores.taken(4096) as found:
         assert len(found) == available_cores()
+
+
+def test_servers_reach_hosts_from_sandboxes_of_their_own_where_these_have_such_networks() -> None:
+    servers = (
+        Addition("mcp", "parcels", "", "0", {"command": "parcels"}),
+        Addition("mcp", "remote", "", "0", {"type": "http", "url": "https://example.org:8443/mcp?key=1"}),
+        Addition("mcp", "store", "", "0", {"command": "koderz", "args": ["memory", "serve"]}),
+    )
+    task = replace(GREETING, additions=servers)
+    places = [" in the agent's sandbox", " at example.org:8443", " in a sandbox of its own"]
+    assert [each.place for each in _of(task).additions] == places
+    reaching = _of(task, mcp_network="example.org,*.example.com").additions
+    assert reaching[0].place == " in a sandbox of its own that reaches example.org, *.example.com"
+    assert reaching[1].place == " at example.org:8443"
+    options = RolloutsOptions(mcp_network="example.org")
+    require_network([task], "docker", options)
+    with pytest.raises(KoderzError, match="--mcp-network needs --sandbox docker or podman; local has no such network"):
+        require_network([task], "local", options)
+    assert wrong_hosts("example.org,10.0.0.0/8") == ""
+    assert "'https://x' is no host" in wrong_hosts("example.org,https://x")

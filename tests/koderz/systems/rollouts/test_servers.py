@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -49,7 +51,7 @@ class Bench:
     """Servers that have begun, and official clients as agents that start what they are configured with."""
 
     def __init__(self, servers: Servers, url: str) -> None:
-        self.servers, self._url = servers, url
+        self.servers, self.url = servers, url
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
@@ -57,7 +59,7 @@ class Bench:
         from mcp.client.stdio import StdioServerParameters
 
         (each,) = self.servers.configured("the-token")
-        words = [word.replace(BRIDGE_URL, self._url) for word in each.server["args"]]
+        words = [word.replace(BRIDGE_URL, self.url) for word in each.server["args"]]
         async with Client(StdioServerParameters(command=each.server["command"], args=words)) as client:
             yield client
 
@@ -233,17 +235,51 @@ def test_large_message_of_many_parts_is_not_read() -> None:
     assert messages_of(b'{"id": 1, "result": [' + b"[]," * (1 << 20) + b"[]]}") == []
 
 
+async def test_agent_that_forges_ends_of_links_harms_its_own_record_alone(place: Path) -> None:
+    async with begun(Servers(parcels()), place) as bench, aiohttp.ClientSession(bench.url) as session:
+
+        async def posted(path: str, *lines: bytes) -> int:
+            async def body() -> AsyncIterator[bytes]:
+                for line in lines:
+                    yield line + b"\n"
+
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with asyncio.timeout(5), session.post(path, data=body()) as answer:
+                    return answer.status
+            return 0
+
+        assert await posted("/mcp/other/agent/1") == 404
+        assert await posted("/mcp/parcels") == 404
+        call = b'{"id": 1, "method": "tools/call", "params": {"name": "parcel_code"}}'
+        forged = posted("/mcp/parcels/agent/1", call, b"not JSON", b"[1, {}]")
+        died = posted("/mcp/parcels/server/1", b'{"id": 1, "result": {"content": 5}}', b"\0{", b'\0{"status": []}')
+        assert [*await asyncio.gather(forged, died)] == [200, 200]
+        ends = [posted(f"/mcp/parcels/server/{number}", b"x" * 100_000) for number in range(2, 60)]
+        assert {*await asyncio.gather(*ends)} == {200, 404}
+        found = bench.record
+    assert found["calls"] == 1
+    assert found["tools"] == ["parcel_code"]
+    assert len(found["findings"]) <= 3
+
+
 class Remote:
     """A server of HTTP, which answers as the official one does, or as it is told."""
 
     def __init__(self) -> None:
         self.headers: list[Any] = []
+        self.sessions = 0
         self.status = 200
         self.stream = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.headers.append(dict(request.headers))
         asked = await request.json()
+        is_known = request.headers.get("mcp-session-id") == ("s-1" if self.sessions else None)
+        if asked["method"] == "server/discover":  # as the official server, which gives an id that is none of a session
+            return web.Response(status=400, text="no session", headers={"mcp-session-id": "s-0"})
+        if asked["method"] != "initialize" and not (is_known and "mcp-protocol-version" in request.headers):
+            return web.Response(status=404, text="no such session")
+        self.sessions += asked["method"] == "initialize"
         if self.status != 200 and asked["method"] == "tools/call":
             return web.Response(status=self.status, text="over quota")
         if "id" not in asked:
