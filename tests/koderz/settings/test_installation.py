@@ -88,7 +88,7 @@ def test_extra_named_all_locks_the_packages_of_the_extras() -> None:
     }
 
     assert extras["all"] == ["koderz[agents,data,ifeval,optimizers,recall,share,wasm]"]
-    assert not {name for name in wanted if f"\n{name}==" not in locked("all")}
+    assert not {name for name in wanted if f"\n{name}==" not in f"\n{locked('all')}"}
 
 
 def test_extra_command_is_that_of_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
