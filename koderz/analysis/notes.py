@@ -157,7 +157,7 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
         which = "1 result needs" if count == 1 else f"{count} results need"
         yield f"{which} review in {name}: they are too good to be believed unread; their notes say why."
     if not side.figures.cost_known and "cost" not in untold(side.results):
-        yield f"{name}'s costs are too low: the price of a model is unknown."
+        yield f"{name}'s costs are too low: what some calls cost is unknown."
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -173,7 +173,7 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
 def _spent(run: Run, name: str, *, says_passes: bool) -> Iterator[str]:
     """The costs, attempts and tokens of an arm, as far as they are told."""
     f = run.arms[name].summary
-    cost = "" if f.cost_known else ", too low: the price of a model is unknown"
+    cost = "" if f.cost_known else ", too low: what some calls cost is unknown"
     each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
     absent = untold(run.arms[name].results)
     if "cost" not in absent:

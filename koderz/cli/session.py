@@ -294,7 +294,7 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
         if reuse := told_reuse(figures.reused_calls, figures.saved_cost):
             yield f"{name}: {reuse}"
         if not figures.cost_known:
-            yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
+            yield f"{name}: what some calls cost is unknown, so costs are too low; see prices in koderz.toml"
 
 
 def _interval_of(mean: Mean, measure: Measure) -> str:

@@ -174,7 +174,7 @@ def _notes(view: View) -> list[str]:
     reused = ((each.title, told_reuse(each.figures.reused_calls, each.figures.saved_cost)) for each in view.judged)
     notes += [f"{title}: {told}." for title, told in reused if told]
     if any(not entry.figures.cost_known for entry in view.judged):
-        notes.append("The price of a model is unknown, so its costs are too low.")
+        notes.append("What some calls cost is unknown, so that costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:
         notes.append(f"Without a journal there are no stories: {', '.join(bare)}.")
     return notes

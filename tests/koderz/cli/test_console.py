@@ -264,7 +264,7 @@ def test_simulated_model_is_named_before_its_figures(tmp_path: Path, capsys: pyt
 def test_unknown_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(tmp_path, capsys, judged(0, cost_known=False))
 
-    assert any("the price of a model is unknown, so costs are too low" in line for line in out)
+    assert any("what some calls cost is unknown, so costs are too low" in line for line in out)
 
 
 def test_finished_run_says_that_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
