@@ -62,7 +62,7 @@ def skill_creator(stories: Stories, folder: Path) -> None:
 
 
 def _configurations(plans: Sequence[Plan]) -> dict[str, str]:
-    """The name of each arm's configuration there, the plain arm's last: the difference is of the first and the last."""
+    """The name of each arm's configuration there; the plain arm is second, since the first two are compared."""
     kinds: dict[str, list[str]] = {}
     for plan in plans:
         added = (plan.details.get("suite") or {}).get("additions") or {}
@@ -71,7 +71,10 @@ def _configurations(plans: Sequence[Plan]) -> dict[str, str]:
     plain, others = [name for name in kinds if not kinds[name]], [name for name in kinds if kinds[name]]
     if len(plain) <= 1 and len(others) == 1 and {*kinds[others[0]]} == {"skill"}:
         return {others[0]: "with_skill", **dict.fromkeys(plain, "without_skill")}
-    return {name: re.sub(r"\W+", "_", name).strip("_").lower() for name in (*others, *plain)}
+    slugs = {name: re.sub(r"\W+", "_", name).strip("_").lower()[:60] for name in (*others[:1], *plain, *others[1:])}
+    counts = Counter(slugs.values())
+    numbered = enumerate(slugs.items(), 1)
+    return {name: slug if counts[slug] == 1 else f"{slug}_{number}" for number, (name, slug) in numbered}
 
 
 def _judged(story: Story, ended: Experiment) -> dict[str, Any]:
@@ -122,7 +125,7 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _summary(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """The figures of each configuration, and the first's less the last's; without what isn't known."""
+    """The figures of each configuration, and the first's less the second's; without what isn't known."""
     found: dict[str, Any] = {name: {} for name in names}
     for name, measure in ((name, measure) for name in names for measure in _MEASURES):
         own = [run["result"] for run in runs if run["configuration"] == name]
@@ -131,8 +134,8 @@ def _summary(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
             spread = {"stddev": statistics.stdev(values) if len(values) > 1 else 0.0}
             found[name][measure] = {"mean": statistics.fmean(values), **spread, "min": min(values), "max": max(values)}
     if len(names) > 1:
-        first, last = found[names[0]], found[names[-1]]
-        known = [measure for measure in _MEASURES if measure in first and measure in last]
-        less = {measure: first[measure]["mean"] - last[measure]["mean"] for measure in known}
+        first, second = found[names[0]], found[names[1]]
+        known = [measure for measure in _MEASURES if measure in first and measure in second]
+        less = {measure: first[measure]["mean"] - second[measure]["mean"] for measure in known}
         found["delta"] = {measure: f"{value:{_MEASURES[measure]}}" for measure, value in less.items()}
     return found

@@ -118,6 +118,15 @@ def test_tests_are_expectations_and_ids_are_numbers(tmp_path: Path) -> None:
     assert found["metadata"]["evals_run"] == [1]
 
 
+def test_plain_arm_is_the_second_of_three_and_names_differ(tmp_path: Path) -> None:
+    of = plan({"with codes": SKILL, "b": SKILL})
+    long = "x" * 80
+    arms = [*of.arms, *(Arm(name=f"{long}{n}", solver="agent:x", settings={"arm": "b"}) for n in (1, 2))]
+    found, _ = exported(tmp_path, structs.replace(of, arms=arms), *verdict(0, PLAIN, False), *verdict(0, WITH, True))
+    assert [*found["run_summary"]] == ["iterative", "zero_shot", f"{'x' * 60}_3", f"{'x' * 60}_4", "delta"]
+    assert found["run_summary"]["delta"]["pass_rate"] == "+1.00"
+
+
 def test_two_additions_keep_the_names_of_their_arms(tmp_path: Path) -> None:
     both = {"with codes": SKILL, "plain": [{**SKILL[0], "name": "codes@v1"}]}
     found, _ = exported(tmp_path, plan(both), *verdict(0, PLAIN, True), *verdict(0, WITH, False))
