@@ -109,7 +109,7 @@ class AcpAgent:
 
     def events(self, line: str) -> Iterator[Event]:
         said = parsed(line)
-        kind = said.get("sessionUpdate")
+        kind = str(said.get("sessionUpdate"))
         if kind in _CHUNKS:
             yield Event(_CHUNKS[kind], _text(said))
         elif kind == "tool_call":
@@ -125,7 +125,7 @@ def _text(update: Mapping[str, Any]) -> str:
 
 def _joined(updates: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The updates, of which those that are pieces of one message are one."""
-    for kind, alike in groupby(updates, lambda update: update.get("sessionUpdate")):
+    for kind, alike in groupby(updates, lambda update: str(update.get("sessionUpdate"))):
         if kind in _CHUNKS:
             yield {"sessionUpdate": kind, "content": {"type": "text", "text": "".join(map(_text, alike))}}
         else:
@@ -201,7 +201,7 @@ class AcpBridge(Bridge):
                 if about.protocol_version != PROTOCOL_VERSION:
                     self._error = f"it speaks version {about.protocol_version}, koderz {PROTOCOL_VERSION}"
                     return
-                self._version = about.agent_info.version if about.agent_info else ""
+                self._version = about.agent_info.version[:100] if about.agent_info else ""
                 asked = NewSessionRequest.model_validate({"cwd": self._workdir, "mcpServers": servers})
                 session = await agent.new_session(cwd=asked.cwd, mcp_servers=asked.mcp_servers)
             self._begun = True
@@ -254,8 +254,8 @@ class _Wire:
                         return self._response
                     if message.get("method") == "session/update":
                         # Not by the library, which knows the updates of one version alone and complains of others.
-                        self._keep((message.get("params") or {}).get("update"))
-                    else:
+                        self._keep(message.get("params"))
+                    elif isinstance(message.get("id"), int | str) and isinstance(message.get("error", {}), dict):
                         await self._messages.put(message)
                 if len(waiting) > _LONGEST:
                     self.wrong = f"it sends a message of more than {_LONGEST >> 20} MB"
@@ -264,7 +264,8 @@ class _Wire:
             await self.close()
         return self._response
 
-    def _keep(self, update: Any) -> None:
+    def _keep(self, params: Any) -> None:
+        update = params.get("update") if isinstance(params, dict) else None
         if isinstance(update, dict):
             self.updates.append(update)
             self._kept += len(orjson.dumps(update))

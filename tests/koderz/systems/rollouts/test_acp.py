@@ -141,7 +141,12 @@ def test_fault_of_the_model_is_the_rollouts(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("how", "status", "stop", "finish"),
-    [("alone", 0, "end_turn", ""), ("refuses", 0, "refusal", "refusal"), ("dies", 3, "", "")],
+    [
+        ("alone", 0, "end_turn", ""),
+        ("odd", 0, "end_turn", ""),
+        ("refuses", 0, "refusal", "refusal"),
+        ("dies", 3, "", ""),
+    ],
 )
 def test_end_of_the_agent_is_recorded(tmp_path: Path, how: str, status: int, stop: str, finish: str) -> None:
     ended, record = session(tmp_path, how)
