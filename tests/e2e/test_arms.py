@@ -292,7 +292,7 @@ def test_skills_and_servers_of_a_task_are_in_every_arm(koderz: Shell, model: Scr
     real = _installed(agent)
     path = real or _stand_in(agent, koderz.folder / "bin")
     model.commands = [
-        "cat ~/skills/own-codes/SKILL.md ~/.claude/skills/own-codes/SKILL.md /opt/skills/*/SKILL.md",
+        "cat $CODEX_HOME/skills/own-codes/SKILL.md $CLAUDE_CONFIG_DIR/skills/own-codes/SKILL.md /opt/skills/*/SKILL.md",
         COMMAND,
     ]
     koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env={**model.env(), "PATH": path})
@@ -309,3 +309,36 @@ def test_settings_of_the_machine_are_not_seen(tmp_path: Path) -> None:
     names = ("claude-code", "codex", "gitconfig", "profile", "bash.bashrc", "environment", "npmrc", "ssh")
     assert not {f"/etc/{name}" for name in names} & seen
     assert not {place for place in seen if place in ("/", "/etc", "/root", "/home", "/var", "/run", "/opt")}
+
+
+@pytest.mark.slow
+@pytest.mark.others("agents give up by clocks of their own where the machine is slow to start them")
+@pytest.mark.parametrize("agent", ["codex", "claude-code"])
+@pytest.mark.parametrize("name", ["openai/m", "anthropic/m"])
+def test_server_of_an_arm_is_called_by_models_of_both_makers(
+    koderz: Shell, model: ScriptedModel, agent: str, name: str
+) -> None:
+    if (path := _installed(agent)) is None:
+        pytest.skip(f"{agent} isn't installed")
+    shutil.copytree(SAMPLE / "greeting", koderz.folder / "tasks/greeting")
+    _with_arms(koderz.folder, agent, name)
+    arms = (koderz.folder / "arms.toml").read_text()
+    (koderz.folder / "arms.toml").write_text(arms.replace('[[arms]]\nname = "plain"\n', ""))
+    server = _SERVER.replace("else {}\n", 'else {"content": [{"type": "text", "text": "P-2058"}]}\n', 1)
+    (koderz.folder / "arm/parcels.py").write_text(server)
+    model.tools = [("parcel_code", {})]
+    koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env={**model.env(), "PATH": path})
+    assert ["P-2058" in json.dumps(body) for _, body in model.asked] == [False, True]
+
+
+@pytest.mark.slow
+def test_arm_is_the_same_wherever_its_agent_works(anywhere: Shell, model: ScriptedModel) -> None:
+    shutil.copytree(SAMPLE / "greeting", anywhere.folder / "tasks/greeting")
+    _with_arms(anywhere.folder, "codex", "openai/m")
+    shown = "cat $CODEX_HOME/skills/*/SKILL.md $CODEX_HOME/AGENTS.md /opt/koderz/additions/*/parcels/parcels.py"
+    model.commands = [shown, COMMAND]
+    path = _stand_in("codex", anywhere.folder / "bin")
+    anywhere("rollouts", "run", "arms.toml", "--quiet", env={**model.env(), "PATH": path})
+    last = [set(CANARY.findall(json.dumps(body))) for _, body in model.asked if COMMAND in json.dumps(body)]
+    given = {_canary(911), *(OWN[kind] for kind in ("skill", "mcp", "context", "memory"))}
+    assert sorted(last, key=len) == [set(), given]

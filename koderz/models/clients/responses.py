@@ -40,10 +40,10 @@ _ENDS = {"length": "max_output_tokens", "refusal": "content_filter"}
 
 
 def translated(body: Mapping[str, Any]) -> Translated:
-    """See `Client`. A tool of free text becomes a function of one string, `input`."""
+    """See `Client`. A tool of free text becomes a function of one string, `input`; one of a namespace has its name."""
     refuse(body, "responses", _IMPOSSIBLE)
     tools, dropped = [], []
-    for tool in body.get("tools") or ():
+    for tool in _flat(body):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind in ("function", "custom"):
             tools.append(_offered(tool))
@@ -62,7 +62,7 @@ def translated(body: Mapping[str, Any]) -> Translated:
 def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
     """See `Client`."""
     tools = body.get("tools") or ()
-    free = {tool.get("name") for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom"}
+    offered = {tool.get("name"): tool for tool in _flat(body) if isinstance(tool, dict)}
     output: list[dict[str, Any]] = []
     if reply.reasoning:
         summary = [{"type": "summary_text", "text": reply.reasoning}]
@@ -78,7 +78,7 @@ def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
                 "content": [text],
             }
         )
-    output += [_call(call, reply.call, number, free) for number, call in enumerate(reply.tool_calls)]
+    output += [_call(call, reply.call, number, offered) for number, call in enumerate(reply.tool_calls)]
     cut = _ENDS.get(reply.finish_reason)
     return {
         "id": f"resp_{reply.call}",
@@ -154,10 +154,24 @@ def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
 
 
-def _call(call: Mapping[str, Any], of: int, number: int, free: set[Any]) -> dict[str, Any]:
+def _flat(body: Mapping[str, Any]) -> Iterator[Any]:
+    """The tools, with those of a namespace, such as an MCP server's, beside the others and `within` it."""
+    for tool in body.get("tools") or ():
+        if not isinstance(tool, dict) or tool.get("type") != "namespace":
+            yield tool
+            continue
+        for each in tool.get("tools") or ():
+            if isinstance(each, dict):
+                yield {**each, "name": f"{tool.get('name')}__{each.get('name')}", "within": tool.get("name")}
+
+
+def _call(call: Mapping[str, Any], of: int, number: int, offered: Mapping[Any, Any]) -> dict[str, Any]:
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     known = {"id": f"fc_{of}_{number}", "call_id": call["id"], "name": name, "status": "completed"}
-    if name not in free:
+    tool = offered.get(name, {})
+    if "within" in tool:
+        known |= {"name": name.removeprefix(f"{tool['within']}__"), "namespace": tool["within"]}
+    if tool.get("type") != "custom":
         return {"type": "function_call", **known, "arguments": arguments}
     try:
         text = orjson.loads(arguments)["input"]
@@ -212,11 +226,12 @@ class _Conversation:
         return self._messages[-1]
 
     def _add_call(self, item: Mapping[str, Any]) -> None:
+        within = item.get("namespace")
         text = item.get("arguments") if "arguments" in item else orjson.dumps({"input": item.get("input")}).decode()
         call = {
             "id": item.get("call_id"),
             "type": "function",
-            "function": {"name": item.get("name"), "arguments": text},
+            "function": {"name": f"{within}__{item.get('name')}" if within else item.get("name"), "arguments": text},
         }
         self._turn().setdefault("tool_calls", []).append(call)
 

@@ -51,7 +51,7 @@ _TABLE, _SERVER_NAME = dict[str, str], re.compile(r"[\w-]{1,64}", re.ASCII)
 _SERVER_KEYS = {"command": str, "args": list[str], "env": _TABLE, "type": str, "url": str, "headers": _TABLE}
 LARGEST_TEXT = 96 << 10  # bytes of all texts of an arm, which are one argument of a command
 _LARGEST = 256 << 20  # bytes of all that an addition has
-_HEAD = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.MULTILINE | re.DOTALL)
+_HEAD = re.compile(r"\A\ufeff?---[ \t\r]*\n(.*?)^---[ \t\r]*$", re.MULTILINE | re.DOTALL)
 _SECONDS = 60.0  # of git
 
 

@@ -170,6 +170,21 @@ def test_tool_of_free_text_is_a_function_and_its_call_is_turned_back() -> None:
     assert json.loads(made["function"]["arguments"]) == {"input": "*** Begin"}
 
 
+def test_tools_of_a_namespace_have_its_name_and_their_calls_are_turned_back() -> None:
+    """So does codex offer the tools of MCP servers."""
+    tool = {"type": "function", "name": "parcel_code", "parameters": SCHEMA}
+    body = {"tools": [{"type": "namespace", "name": "mcp__parcels", "tools": [tool]}], "input": "go"}
+    whole = "mcp__parcels__parcel_code"
+    (offer, _), dropped = translated(packed("responses", body))
+    assert [each["function"]["name"] for each in offer["content"]] == [whole]
+    assert not dropped
+    called = {"id": "c9", "type": "function", "function": {"name": whole, "arguments": '{"key": "a"}'}}
+    item = client_of("responses").answer(Reply(1, "", tool_calls=(called,)), body)["output"][0]
+    assert (item["type"], item["namespace"], item["name"]) == ("function_call", "mcp__parcels", "parcel_code")
+    made = translated(packed("responses", {**body, "input": [item]})).messages[-1]["tool_calls"][0]
+    assert made["function"]["name"] == whole
+
+
 @pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
 def test_stream_ends_as_its_client_expects(wire: str) -> None:
     stream = b"".join(client_of(wire).events(client_of(wire).answer(REPLY, {}))).decode()

@@ -38,7 +38,7 @@ async def test_openais_client_sends_a_batch_and_reads_its_results(server: BatchS
         for name in ("one", "two", "late", "bad")
     ]
     async with openai.AsyncOpenAI(
-        base_url=f"{server.url}/v1", api_key="sk-x", max_retries=0, _strict_response_validation=True
+        base_url=f"{server.url}/v1", api_key="sk-x", timeout=300, max_retries=0, _strict_response_validation=True
     ) as client:
         lines = "\n".join(map(json.dumps, rows)).encode()
         file = await client.files.create(file=("rows.jsonl", lines), purpose="batch")
@@ -78,7 +78,7 @@ async def test_openais_client_sends_a_batch_and_reads_its_results(server: BatchS
 async def test_openais_client_is_told_why_a_batch_failed(server: BatchServer) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed")
     server.refuses = "Enqueued token limit reached"
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-x", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-x", timeout=300, max_retries=0) as client:
         row = {
             "custom_id": "one",
             "method": "POST",
@@ -96,7 +96,7 @@ async def test_anthropics_client_sends_a_batch_and_reads_its_results(server: Bat
     params = {"model": "recorded", "max_tokens": 9, "messages": ASKED}
     requests = [{"custom_id": name, "params": params} for name in ("one", "two", "late", "bad")]
     async with anthropic.AsyncAnthropic(
-        base_url=server.url, api_key="sk-x", max_retries=0, _strict_response_validation=True
+        base_url=server.url, api_key="sk-x", timeout=300, max_retries=0, _strict_response_validation=True
     ) as client:
         batch = await client.messages.batches.create(requests=requests)
         while batch.processing_status != "ended":

@@ -13,7 +13,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.settings.trust import READS
-from koderz.systems.rollouts.additions import Kind, read_additions
+from koderz.systems.rollouts.additions import Kind, read_additions, told_of
 from koderz.systems.rollouts.commands import matrix_of
 from koderz.systems.rollouts.config import read_config, risks_of
 from koderz.systems.rollouts.suite import SAMPLE
@@ -286,3 +286,15 @@ def test_memory_may_be_a_store_that_is_no_text(tmp_path: Path) -> None:
     notes, store = (read_additions("memory", name, tmp_path)[0] for name in ("notes.md", "memory.db"))
     assert (notes.text, store.text) == ("Parcels have codes.", "")
     assert Path(store.path).read_bytes() == b"SQLite format 3\0"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_head_of_a_skill_is_what_agents_without_skills_are_told(tmp_path: Path, end: str) -> None:
+    folder = _skill(tmp_path)
+    file = folder / "SKILL.md"
+    file.write_bytes(file.read_text().replace("\n", end).encode())
+    (found,) = read_additions("skill", str(folder), tmp_path)
+    told = told_of([found.mounted])
+    assert "description: How SQL is written." in told
+    assert f"{found.mounted.path}/SKILL.md" in told
+    assert "upper case" not in told  # which has to be opened
