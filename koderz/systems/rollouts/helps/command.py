@@ -98,11 +98,6 @@ def helps(
         if front.dry_run:
             _show(questions, json=front.shown.json)
             return
-        if questions[0].power.shows is None:
-            raise KoderzError(f"{questions[0].power.line}. Name more tasks with --dataset")
-        for each in questions:
-            if not each.power.is_enough:
-                warn(f"warning: {each.name}: {each.power.line}")
         told = iter(questions)
         finish(
             _sessions(questions),
@@ -196,11 +191,19 @@ def _show(questions: Sequence[Question], *, json: bool) -> None:
 
 
 async def _sessions(questions: Sequence[Question]) -> AsyncIterator[SessionResult]:
-    """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together."""
+    """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together.
+
+    Before anything is spent it warns of tasks that are too few. Raises KoderzError if they can't show anything.
+    """
     from koderz.runs.resume import ResumeOptions, resume_run
     from koderz.runs.session import begin
     from koderz.settings.layers import fields_in
 
+    if questions[0].power.shows is None:
+        raise KoderzError(f"{questions[0].power.line}. Name more tasks with --dataset")
+    for each in questions:
+        if not each.power.is_enough:
+            warn(f"warning: {each.name}: {each.power.line}")
     cap = questions[0].plan.settings.max_cost
     for number, each in enumerate(questions, 1):
         plan = each.plan
