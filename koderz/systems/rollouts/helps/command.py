@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.place import Place
 
 _AT_ONCE = 4
-_WITHOUT = {**WITHOUT, "sample": "--dry-run", "detach": "", "until_decided": ""}
+_WITHOUT = {**WITHOUT, "sample": "--dry-run", "detach": "", "until_decided": "", "context": ""}
 
 
-def _thing(help_text: str, metavar: str) -> Any:
-    return typer.Option(metavar=metavar, help=f"{help_text} Repeatable.", rich_help_panel="What may help")
+def _thing(help_text: str, metavar: str, *flags: str) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=f"{help_text} Repeatable.", rich_help_panel="What may help")
 
 
 @run_options(
@@ -50,12 +50,16 @@ def helps(
     front: Front,
     skill: Annotated[list[str] | None, _thing("A skill, as it is or at a git revision.", "DIR[@REV]")] = None,
     mcp: Annotated[list[str] | None, _thing("An MCP server: .mcp.json, a URL or a command.", "FILE|COMMAND")] = None,
-    context: Annotated[list[str] | None, _thing("A context file, such as AGENTS.md.", "FILE[@REV]")] = None,
+    context_file: Annotated[
+        list[str] | None, _thing("A context file, such as AGENTS.md.", "FILE[@REV]", "--context")
+    ] = None,
     memory: Annotated[list[str] | None, _thing("A memory: a file or folder.", "STORE[@REV]")] = None,
     system_prompt: Annotated[list[str] | None, _thing("Added to the system prompt.", "FILE[@REV]")] = None,
     together: Annotated[bool, own("One arm of all that is named.", None, "--together")] = False,
     each_without: Annotated[bool, own("All that is named against all but one of it.", None, "--each-without")] = False,
-    also: Annotated[Path | None, own("Tasks that have nothing to do with it: does it harm there?", "DATASET")] = None,
+    also: Annotated[
+        Path | None, own("Tasks that have nothing to do with it, to see whether it harms there.", "DATASET")
+    ] = None,
     agent: Annotated[str, own("The agent.", "NAME")] = "koderz",
     rollouts: Annotated[int | None, own("Rollouts of each task in each arm.", "N", min=1, max=1000)] = None,
     data: Data = DATA,
@@ -75,7 +79,7 @@ def helps(
     from koderz.systems.rollouts.helps.arms import arms_of, given_by
     from koderz.systems.rollouts.helps.sample import SKILL, write_tasks
 
-    options = {"skills": skill, "mcp": mcp, "context": context, "memory": memory, "system_prompt": system_prompt}
+    options = {"skills": skill, "mcp": mcp, "context": context_file, "memory": memory, "system_prompt": system_prompt}
     named = {key: texts for key, texts in options.items() if texts}
     with ExitStack() as stack:
         if front.dry_run:  # which leaves nothing behind
@@ -94,11 +98,6 @@ def helps(
         if front.dry_run:
             _show(questions, json=front.shown.json)
             return
-        if questions[0].power.shows is None:
-            raise KoderzError(f"{questions[0].power.line}. Name more tasks with --dataset")
-        for each in questions:
-            if not each.power.is_enough:
-                warn(f"warning: {each.name}: {each.power.line}")
         told = iter(questions)
         finish(
             _sessions(questions),
@@ -192,11 +191,19 @@ def _show(questions: Sequence[Question], *, json: bool) -> None:
 
 
 async def _sessions(questions: Sequence[Question]) -> AsyncIterator[SessionResult]:
-    """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together."""
+    """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together.
+
+    Before anything is spent it warns of tasks that are too few. Raises KoderzError if they can't show anything.
+    """
     from koderz.runs.resume import ResumeOptions, resume_run
     from koderz.runs.session import begin
     from koderz.settings.layers import fields_in
 
+    if questions[0].power.shows is None:
+        raise KoderzError(f"{questions[0].power.line}. Name more tasks with --dataset")
+    for each in questions:
+        if not each.power.is_enough:
+            warn(f"warning: {each.name}: {each.power.line}")
     cap = questions[0].plan.settings.max_cost
     for number, each in enumerate(questions, 1):
         plan = each.plan
