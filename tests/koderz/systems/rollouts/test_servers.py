@@ -408,6 +408,9 @@ async def test_server_works_in_the_sandbox_of_its_agent_or_in_one_of_its_own(pla
     assert ("own.txt" in shown["files"]) is not bool(hosts)
     assert "OF_THE_AGENT" not in shown["env"]
     assert {tuple(each.allowed_hosts) for each in sandbox.commands} == {tuple(hosts)}
+    for each in sandbox.commands:
+        targets = [mount.target for mount in each.mounts]
+        assert len(targets) == len({*targets}) == 2  # a container takes no place twice
     assert len(sandbox.commands) == (2 if hosts else 1)
 
 
