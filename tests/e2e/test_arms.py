@@ -292,7 +292,7 @@ def test_skills_and_servers_of_a_task_are_in_every_arm(koderz: Shell, model: Scr
     real = _installed(agent)
     path = real or _stand_in(agent, koderz.folder / "bin")
     model.commands = [
-        "cat ~/skills/own-codes/SKILL.md ~/.claude/skills/own-codes/SKILL.md /opt/skills/*/SKILL.md",
+        "cat $CODEX_HOME/skills/own-codes/SKILL.md $CLAUDE_CONFIG_DIR/skills/own-codes/SKILL.md /opt/skills/*/SKILL.md",
         COMMAND,
     ]
     koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env={**model.env(), "PATH": path})
@@ -329,3 +329,16 @@ def test_server_of_an_arm_is_called_by_models_of_both_makers(
     model.tools = [("parcel_code", {})]
     koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env={**model.env(), "PATH": path})
     assert ["P-2058" in json.dumps(body) for _, body in model.asked] == [False, True]
+
+
+@pytest.mark.slow
+def test_arm_is_the_same_wherever_its_agent_works(anywhere: Shell, model: ScriptedModel) -> None:
+    shutil.copytree(SAMPLE / "greeting", anywhere.folder / "tasks/greeting")
+    _with_arms(anywhere.folder, "codex", "openai/m")
+    shown = "cat $CODEX_HOME/skills/*/SKILL.md $CODEX_HOME/AGENTS.md /opt/koderz/additions/*/parcels/parcels.py"
+    model.commands = [shown, COMMAND]
+    path = _stand_in("codex", anywhere.folder / "bin")
+    anywhere("rollouts", "run", "arms.toml", "--quiet", env={**model.env(), "PATH": path})
+    last = [set(CANARY.findall(json.dumps(body))) for _, body in model.asked if COMMAND in json.dumps(body)]
+    given = {_canary(911), *(OWN[kind] for kind in ("skill", "mcp", "context", "memory"))}
+    assert sorted(last, key=len) == [set(), given]
