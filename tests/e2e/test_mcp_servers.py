@@ -85,6 +85,28 @@ def test_servers_of_arms_are_used_recorded_shown_and_kept(koderz: Shell) -> None
     assert by_arm(koderz)["sound"]["mcp"] == found["sound"]["mcp"]
 
 
+def test_server_works_beside_its_agent_in_each_kind_of_sandbox(anywhere: Shell) -> None:
+    (anywhere.folder / "solve.sh").write_text(SCRIPT)
+    arms(anywhere, 'agent = "scripted"\nscript = "solve.sh"', sound="", dead="dead")
+    anywhere("rollouts", "run", "arms.toml", "--quiet", "--trust-config", code=3)
+    found = by_arm(anywhere)
+    assert found["sound"]["mcp"]["parcels"]["calls"] == 1
+    assert found["sound"]["mcp"]["parcels"]["findings"] == {}
+    assert found["dead"]["faults"] == {"mcp": 1}
+    if anywhere.environment()["KODERZ_SANDBOX"] != "docker":
+        refused = anywhere("rollouts", "run", "arms.toml", "--mcp-network", "example.org", code=2)
+        assert "--mcp-network needs --sandbox docker or podman" in refused.err
+        return
+    apart = ("--mcp-network", "example.org", "--trust-config")
+    planned = anywhere("rollouts", "run", "arms.toml", *apart, "--dry-run").out
+    assert "in a sandbox of its own that reaches example.org" in planned
+    anywhere("rollouts", "run", "arms.toml", "--quiet", *apart, code=3, env={"KODERZ_RESULTS": "apart"})
+    (path,) = (anywhere.folder / "apart").glob("*.json")
+    found = {name.rpartition(" · ")[2]: own for name, own in json.loads(path.read_text())["rollouts"].items()}
+    assert found["sound"]["mcp"]["parcels"]["calls"] == 1
+    assert found["dead"]["faults"] == {"mcp": 1}
+
+
 @pytest.mark.others("agents give up by clocks of their own where the machine is slow to start them")
 def test_real_codex_uses_the_server_of_its_arm(koderz: Shell) -> None:
     path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"

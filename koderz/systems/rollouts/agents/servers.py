@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -226,17 +226,15 @@ class Servers:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves an end of a link, /mcp/NAME/END/LINK, to whoever has the token of the bridge."""
         name, end, number = [*request.rel_url.raw_path.removeprefix("/mcp/").split("/"), "", ""][:3]
-        if name not in self._of or not number or len(self._links) > _LINKS:
+        server, key = self._of.get(name), (name, number)
+        if server is None or not number or len(self._links) > _LINKS:
             return web.Response(status=404, text="koderz: this rollout has no such MCP server, or too many links")
-        server, key = self._of[name], (name, number)
         link = self._links.setdefault(key, Link(self._traffic[name]))
         try:
-            if end == "server" and not server.is_apart:
-                return await link.of_server(request)
-            async with AsyncExitStack() as stack:
-                if server.is_apart:
-                    await stack.enter_async_context(self._started(server, link))
-                return await link.of_agent(request)
+            if server.is_apart:
+                async with self._started(server, link):
+                    return await link.of_agent(request)
+            return await (link.of_server if end == "server" else link.of_agent)(request)
         finally:
             if end == "agent" or not link.agent.done():
                 self._links.pop(key, None)
@@ -280,10 +278,10 @@ class Servers:
 
     async def _alone(self, server: Addition, link: Link, place: Path | None) -> None:
         at, stated = server.mounted, dict(server.mounted.server)
-        command, mounts = self._command, [Mount(RELAY, str(RELAY))]
+        command, mounts = self._command, [*self._command.mounts]
         if server.is_apart:
-            command = replace(command, mounts=(), services=None, network=False, allowed_hosts=stated.get("hosts", ()))
-            mounts += [Mount(Path(server.path), at.path)] if server.path else []
+            command = replace(command, services=None, network=False, allowed_hosts=stated.get("hosts", ()))
+            mounts = [Mount(RELAY, str(RELAY)), *([Mount(Path(server.path), at.path)] if server.path else [])]
         if stated["command"] == "koderz":
             stated, needed = _own(stated, at.path)
             command, mounts = replace(command, image=None), [*mounts, *needed]
@@ -295,7 +293,7 @@ class Servers:
         async def serve(listening: Any) -> None:
             await web.SockSite(runner, listening).start()
 
-        argv, mounts = [relay["command"], *relay["args"]], [*command.mounts, *mounts]
+        argv = [relay["command"], *relay["args"]]
         await runner.setup()
         try:
             with scratch() as own:

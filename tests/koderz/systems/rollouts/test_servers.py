@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from koderz.analysis.story import Story, _steps, told_servers, told_tool
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.workspace import BRIDGE_URL, Backend, Command, Ended, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
@@ -26,7 +27,12 @@ from koderz.systems.rollouts.additions import Addition, Kind, read_additions
 from koderz.systems.rollouts.agents import servers as module
 from koderz.systems.rollouts.agents.servers import Servers
 from koderz.systems.rollouts.agents.traffic import Traffic, messages_of
+from koderz.systems.rollouts.figures import FIGURES, lines_of
 from koderz_tracker import open_cortex
+from koderz_tracker.records import Experiment, Once, Record
+from koderz_tracker.results import Result
+from koderz_tracker.sinks.mlflow.trace import trace_of
+from tests.tracker import builders
 
 pytestmark = pytest.mark.anyio
 PARCELS = Path(__file__).parents[3] / "parcels.py"
@@ -402,6 +408,9 @@ async def test_server_works_in_the_sandbox_of_its_agent_or_in_one_of_its_own(pla
     assert ("own.txt" in shown["files"]) is not bool(hosts)
     assert "OF_THE_AGENT" not in shown["env"]
     assert {tuple(each.allowed_hosts) for each in sandbox.commands} == {tuple(hosts)}
+    for each in sandbox.commands:
+        targets = [mount.target for mount in each.mounts]
+        assert len(targets) == len({*targets}) == 2  # a container takes no place twice
     assert len(sandbox.commands) == (2 if hosts else 1)
 
 
@@ -420,3 +429,51 @@ async def test_memory_of_koderz_is_a_server_on_a_copy_of_its_store(
     assert "recall" in servers.record()["servers"][read.name]["tools"]
     assert kept.read_bytes() == before
     assert str(read.path) not in str(servers.configured("the-token")[0].server)
+
+
+def story_of_an_agent() -> list[Record]:
+    """The records of an agent that called a tool between its two calls of a model."""
+    first, last = (builders.call(0, number, time=f"2026-01-31T12:00:0{number * 2}.000000") for number in (1, 2))
+    called = {"server": "parcels", "tool": "parcel_code", "arguments": "{}", "result": "P-7", "is_error": False}
+    called |= {"begun": "2026-01-31T12:00:03.000000", "seconds": 0.5, "bytes": 90}
+    numbers = {"calls": 1, "errors": 0, "seconds": 0.5, "bytes": 90, "tools": ["parcel_code"], "findings": ["it hangs"]}
+    worked = {"output": "", "mcp": {"servers": {"parcels": numbers}, "calls": [called]}}
+    once = Once(experiment_id=first.experiment_id, name="agent", value=worked, time="2026-01-31T12:00:05.000000")
+    judged = builders.judged(0, time="2026-01-31T12:00:06.000000")
+    return [first, last, once, builders.attempt(0, 1, time="2026-01-31T12:00:06.000000"), judged]
+
+
+def test_calls_of_tools_stand_between_those_of_the_model() -> None:
+    records = story_of_an_agent()
+    first, second = _steps(records)
+    assert [told_tool(tool) for tool in first.tools] == [("parcels.parcel_code · 0.500 s, 90 bytes", "{}\nP-7")]
+    assert not second.tools
+    outcome = records[-1]
+    assert isinstance(outcome, Experiment)
+    made = {record.name: record.value for record in records if isinstance(record, Once)}
+    story = Story("e", "t", "s", "a", 0, (first, second), outcome, made=made)
+    assert [*told_servers(story)] == ["parcels: 1 calls, 0 failed, 0.500 s", "parcels: it hangs"]
+
+
+def test_traces_have_a_span_for_each_call_of_a_tool() -> None:
+    records = story_of_an_agent()
+    outcome = records[-1]
+    assert isinstance(outcome, Experiment)
+    _, spans = trace_of(builders.plan(1), records, outcome, place="1", run="r")
+    (span,) = [span for span in spans if span.name == "parcels.parcel_code"]
+    assert (span.span_type, span.outputs) == ("TOOL", "P-7")
+    assert (span.end_time_ns or 0) - span.start_time_ns == 500_000_000
+
+
+def test_summary_counts_the_use_of_servers_and_their_findings() -> None:
+    numbers = {"calls": 2, "errors": 1, "seconds": 0.5, "findings": ["it hangs"]}
+    idle = {**numbers, "calls": 0, "errors": 0, "findings": []}
+    results = [
+        Result(problem_id="a", success=True, score=1.0, sample=sample, facts={"mcp": [{"parcels": own}]})
+        for sample, own in enumerate((numbers, idle))
+    ]
+    found = FIGURES.summary(builders.plan(1), {"arm": results, "plain": [Result(problem_id="a", success=True)]})
+    sums = {"rollouts": 1, "calls": 2, "errors": 1, "seconds": 1.0, "findings": {"it hangs": 1}}
+    assert found["arm"]["mcp"] == {"parcels": sums}
+    assert "mcp" not in found["plain"]
+    assert "parcels used in 1 rollouts: 2 calls, 1 failed; parcels: it hangs in 1 rollouts" in next(lines_of(found))
