@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.folders import files_below
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.dataset import Row
 from koderz.systems.rollouts.runnable import Omission
@@ -21,7 +20,7 @@ from koderz_tracker.files import MB
 _FILE = "evals/evals.json"  # of a skill's folder
 _LARGEST = 16 * MB
 _KEYS = {"id", "name", "prompt", "expected_output", "files", "expectations", "assertions", "tests"}
-_FOLDERS = ("evals/files/", "evals/")  # that an agent doesn't see input files in
+_FOLDERS = ("evals/files/", "evals/")  # without which files are laid into the checkout
 
 
 def evals_files(place: Path) -> list[Path]:
@@ -55,12 +54,11 @@ def read_evals(path: Path) -> tuple[list[Rollout], list[Omission]]:
     skill = document.get("skill_name")
     skill = skill if isinstance(skill, str) and skill else root.name
     tasks, refused = dict[str, Rollout](), list[Omission]()
-    files = files_below(root)
     for number, fields in enumerate(rows, 1):
         row = Row(f"{path}, eval {number}", fields if isinstance(fields, dict) else {})
         named = next((name for name in ("id", "name") if name in row.fields), "")
         try:
-            task = _task(row, f"{skill}/{row.id(named) if named else number}", skill, root, files)
+            task = _task(row, f"{skill}/{row.id(named) if named else number}", skill, root)
             if task.id in tasks:
                 raise row.error(f"another eval has the id {task.id}")
             tasks[task.id] = task
@@ -69,24 +67,28 @@ def read_evals(path: Path) -> tuple[list[Rollout], list[Omission]]:
     return [*tasks.values()], refused
 
 
-def _task(row: Row, task_id: str, skill: str, root: Path, files: Mapping[str, Path]) -> Rollout:
+def _task(row: Row, task_id: str, skill: str, root: Path) -> Rollout:
     def named(key: str) -> dict[str, Path]:
-        """The files that the eval names, by their paths from the skill's folder."""
-        paths = [path.removeprefix("./") for path in row.texts(key)]
-        if missing := [path for path in paths if path not in files]:
-            raise row.error(f"{key}: there is no file {missing[0]} in {root}")
-        return {path: files[path] for path in paths}
+        """The files of the skill's folder that the eval names, by their names for whoever gets them."""
+        found = dict[str, Path]()
+        for path in row.texts(key):
+            inner = path.removeprefix("./")
+            name = inner.removeprefix(next((folder for folder in _FOLDERS if inner.startswith(folder)), ""))
+            file = (root / inner).resolve()
+            if not (file.is_relative_to(root.resolve()) and file.is_file()):
+                raise row.error(f"{key}: there is no file {path} in {root}")
+            if name in found:
+                raise row.error(f"{key}: two files have the name {name}")
+            found[name] = file
+        return found
 
     expected = row.text("expected_output", "")
     stated = (*row.texts("expectations"), *row.texts("assertions"))
-    scripts = tuple(Script(file.name, "tests", file.read_text("utf-8")) for file in named("tests").values())
+    scripts = tuple(Script(name, "tests", file.read_text("utf-8")) for name, file in named("tests").items())
     if not (stated or expected or scripts):
         raise row.error("it has no expectations, expected_output or tests, so nothing could judge it")
     expectations = stated or ((f"The result is as expected: {expected}",) if expected else ())
-    shown = dict[str, Path]()
-    for path, file in named("files").items():
-        folder = next((folder for folder in _FOLDERS if path.startswith(folder)), "")
-        shown[path.removeprefix(folder)] = file
+    shown = named("files")
     about = f"\n\nInput files: {', '.join(shown)}" if shown else ""
     rubrics = [Rubric(str(number), text) for number, text in enumerate(expectations, 1)]
     task = Rollout(

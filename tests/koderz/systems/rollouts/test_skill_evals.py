@@ -37,6 +37,7 @@ def skill(folder: Path, *evals: Any, name: str = "codes") -> Path:
     (folder / "evals/files/a.csv").write_text("1\n2\n")
     (folder / "evals/tests/test_code.py").write_text(TEST)
     (folder / "notes.md").write_text("Add them.\n")
+    (folder / "evals/a.csv").write_text("1\n")
     (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: How to.\n---\nThe answer is 42.\n")
     (folder / "evals/evals.json").write_text(json.dumps({"skill_name": name, "evals": evals or EVALS}))
     return folder
@@ -60,7 +61,7 @@ def test_evals_are_read_with_either_key_and_any_id(tmp_path: Path) -> None:
     assert second.skill_eval.expectations == ("It is 3",)
     assert third.skill_eval
     assert third.skill_eval.expectations == ("The result is as expected: A file.",)
-    assert (fourth.scripts[0].path, fourth.scripts[0].content) == ("test_code.py", TEST)
+    assert (fourth.scripts[0].path, fourth.scripts[0].content) == ("tests/test_code.py", TEST)
     assert fourth.ignored_keys == ("evals.json: colour",)
 
 
@@ -80,13 +81,17 @@ def test_evals_are_told_by_content_wherever_a_dataset_is_named(tmp_path: Path) -
         ({"expectations": "It holds 42"}, "'expectations' has to be a list"),
         ({"files": ["../../etc/passwd"]}, "there is no file ../../etc/passwd"),
         ({"files": ["absent.csv"]}, "there is no file absent.csv"),
+        ({"files": ["evals/files/a.csv", "evals/a.csv"]}, "two files have the name a.csv"),
+        ({"files": ["out"]}, "there is no file out"),
         ({"prompt": None}, "'prompt'"),
         ({"expectations": [], "expected_output": ""}, "nothing could judge it"),
         ({"id": "two"}, "another eval has the id codes/two"),
     ],
 )
 def test_broken_eval_is_refused_alone_and_named(tmp_path: Path, change: dict[str, Any], why: str) -> None:
-    read = found(skill(tmp_path / "codes", EVALS[1], {**EVALS[0], **change}))
+    folder = skill(tmp_path / "codes", EVALS[1], {**EVALS[0], **change})
+    (folder / "out").symlink_to("/etc/hostname")
+    read = found(folder)
     assert [task.id for task in read.tasks] == ["codes/two"]
     assert [why in each.why and "evals.json, eval 2" in each.why for each in read.refused] == [True]
 
