@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.place import Place
 
 _AT_ONCE = 4
-_WITHOUT = {**WITHOUT, "sample": "--dry-run", "detach": "", "until_decided": "", "context": ""}
+_WITHOUT = {**WITHOUT, "sample": "", "detach": "", "until_decided": "", "context": ""}
 
 
 def _thing(help_text: str, metavar: str, *flags: str) -> Any:
