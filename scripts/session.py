@@ -110,6 +110,7 @@ def normalized(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", f"{DATE} {TIME}", text)
     text = re.sub(r"\bnamespaces\S*( by bubblewrap)?", "namespaces+landlock+seccomp", text)
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
+    text = re.sub(r"time [+-]\d+\.\d s", "time +0.1 s", text)
     text = re.sub(r"\b\d\.\d / \d\.\d\b", "0.2 / 0.4", text)
     return re.sub(r"\b\d+\.\d\d(s\b| s in )", r"0.42\1", text)
 

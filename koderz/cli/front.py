@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
+    from koderz_tracker import records
 
 EXIT_CODES = {
     "complete": 0,
@@ -190,7 +191,7 @@ class Front:
 
         screen = screen or SessionScreen(self.shown, figures)
         prepared = prepare(
-            self._with_usual(),
+            self.settings,
             span,
             solver_arguments=solver_arguments,
             trust_config=self.trust_config,
@@ -213,7 +214,7 @@ class Front:
                 keep_sample(sampled, self.shown)
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
-        if resumes and (before := _last_of(plan)):
+        if resumes and (before := last_of(plan)):
             again = {"results": before.parent}
             take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
@@ -222,7 +223,8 @@ class Front:
         session = one(begin(complete(plan), screen, detach=self.detach))
         finish(session, self.shown, tell=screen.results, code=code, demands=self.demands)
 
-    def _with_usual(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
         from koderz.engines.owners import schema_here
 
@@ -360,13 +362,22 @@ def take_up(
     finish(sessions, shown, tell=screen.results, code=code or exit_code, demands=demands)
 
 
-def _last_of(plan: Plan) -> Path | None:
-    """The last run of the same plan in its results folder."""
+def last_of(plan: Plan, changeable: Collection[str] = ()) -> Path | None:
+    """The last run of the same plan in its results folder, whatever the `changeable` settings are."""
+    from msgspec import structs
+
+    from koderz.plans.plan import decisive_digest
     from koderz_tracker.runs import read_plan, run_folders
 
+    def digest(record: records.Plan) -> str:
+        left = {name: value for name, value in record.config.items() if name not in changeable}
+        return decisive_digest(structs.replace(record, config=left)) if changeable else record.basis.digest
+
+    wanted = digest(plan.record)
     for folder in reversed(run_folders(plan.settings.results)):
         with suppress(KoderzError):  # what can't be read is no such run
-            if read_plan(folder).basis.digest == plan.record.basis.digest:
+            found = read_plan(folder)
+            if found.config.get("dataset") == plan.record.config.get("dataset") and digest(found) == wanted:
                 return folder
     return None
 

@@ -145,7 +145,7 @@ class SessionScreen:
 
             say()
             print_blocks(breakdown_blocks(summary.breakdown))
-        say_all(_saved_lines(session))
+        say_all(saved_lines(session))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -166,7 +166,7 @@ def _result_lines(summary: Summary) -> Iterator[str]:
         yield from ("", *extra)
 
 
-def _saved_lines(session: SessionResult) -> Iterator[str]:
+def saved_lines(session: SessionResult) -> Iterator[str]:
     """Lines on where the results are saved, by sink."""
     run = session.summary.run_id
     fed = session.sinks.sinks if session.sinks else ()

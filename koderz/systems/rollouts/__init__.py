@@ -37,5 +37,8 @@ SYSTEM = System(
         "atif": f"{_HERE}.atif:atif",
     },
     checks={"rollouts": f"{_HERE}.agents.checks:check"},
-    commands={"rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests.")},
+    commands={
+        "rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests."),
+        "helps": (f"{_HERE}.helps.command:helps", "Does a skill, server or memory help an agent?"),
+    },
 )

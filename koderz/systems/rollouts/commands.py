@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.environments import Making
+    from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.results import Benchmark
 
 DATA = Path("data")
@@ -42,7 +43,7 @@ Stamp = Annotated[
     str | None, typer.Option("--rollout", metavar="STAMP", help="Those of then, or the newest that begins so.")
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
-_TOLD = {
+TOLD = {
     "dataset": "In place of CONFIG: a task's folder, a folder of such, a .jsonl of SWE-bench rows, or "
     "NAME[@VERSION] of --registry. Default: the embedded tasks.",
     "local_model": "The model of every entry. Default: the entry's own; without CONFIG simulated.",
@@ -60,31 +61,31 @@ app = new_group(
 )
 
 
-def _own(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
+def own(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Rollouts", **more)
 
 
+WITHOUT: Mapping[str, str] = {
+    **dict.fromkeys({*OF_PROGRAMS} - {"sandbox", "docker_image"}, ""),
+    **dict.fromkeys(("suite", "problems", "limit", "shuffle"), "the tasks of CONFIG"),
+    **dict.fromkeys(SOLVING, "--agent"),
+    "samples": "--rollouts",
+}
+"""The settings that commands of rollouts don't take, and what stands in their place."""
+
+
 @app.command(cls=PanelCommand)
-@run_options(
-    without={
-        **dict.fromkeys({*OF_PROGRAMS} - {"sandbox", "docker_image"}, ""),
-        **dict.fromkeys(("suite", "problems", "limit", "shuffle"), "the tasks of CONFIG"),
-        **dict.fromkeys(SOLVING, "--agent"),
-        "samples": "--rollouts",
-    },
-    told=_TOLD,
-    suite="rollouts",
-)
+@run_options(without=WITHOUT, told=TOLD, suite="rollouts")
 def run(
     front: Front,
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with [[tasks]].")] = None,
-    agent: Annotated[str | None, _own("The agent of every entry.", "NAME")] = None,
-    rollouts: Annotated[int | None, _own("Rollouts of every entry.", "N", min=1, max=100_000)] = None,
-    parallel: Annotated[int | None, _own("Rollouts at work at once.", "N", min=1, max=4096)] = None,
-    timeout_sec: Annotated[float | None, _own("The agent's time, in every entry.", "SECONDS", min=1)] = None,
-    data: Annotated[Path, _own("Where files are: rollouts/ and runs/.", "DIR")] = DATA,
+    agent: Annotated[str | None, own("The agent of every entry.", "NAME")] = None,
+    rollouts: Annotated[int | None, own("Rollouts of every entry.", "N", min=1, max=100_000)] = None,
+    parallel: Annotated[int | None, own("Rollouts at work at once.", "N", min=1, max=4096)] = None,
+    timeout_sec: Annotated[float | None, own("The agent's time, in every entry.", "SECONDS", min=1)] = None,
+    data: Annotated[Path, own("Where files are: rollouts/ and runs/.", "DIR")] = DATA,
     verbose: Annotated[
-        int, _own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
+        int, own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
     ] = 0,
 ) -> None:
     """Run rollouts of a configuration or a dataset; without either of the embedded tasks, on the simulated model.
@@ -93,48 +94,67 @@ def run(
         koderz rollouts run
         koderz rollouts run tasks/sample.toml --agent oracle
     """
+    from koderz.systems.rollouts.formats import loading_once
+    from koderz.systems.rollouts.screen import RolloutsScreen
+
+    if timeout_sec is not None:
+        front = replace(front, values={**front.values, "agent_timeout": timeout_sec})
+    with ExitStack() as stack:
+        stack.enter_context(loading_once())
+        front, place = stated(front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data)
+        stack.callback(place.release)
+        at_once = {**front.usual, **front.values}["concurrency"]
+        screen = RolloutsScreen(front.shown, verbose, at_once, len(place.config.entries))
+        front.run(matrix=place.matrix, screen=screen, complete=place.documented)
+
+
+def stated(
+    front: Front,
+    config: Path | None,
+    *,
+    agent: str | None,
+    rollouts: int | None,
+    parallel: int | None = None,
+    data: Path = DATA,
+    is_own: bool = False,
+) -> tuple[Front, Place]:
+    """The run of a configuration or a dataset as its options describe it, with its arms and the place of its files.
+
+    `is_own`: koderz made the configuration of what the user named, so that it is trusted, and not spoken of.
+    Raises KoderzError for what can't be run here.
+    """
     import asyncio
 
-    from koderz.systems.rollouts.formats import loading_once
     from koderz.systems.rollouts.options import usual_sandbox
     from koderz.systems.rollouts.place import Place
-    from koderz.systems.rollouts.screen import RolloutsScreen
     from koderz.systems.rollouts.suite import SAMPLE
 
     given = dict(front.values)
-    if timeout_sec is not None:
-        given["agent_timeout"] = timeout_sec
     if "sandbox" in given:  # which is for every entry
         given.setdefault("entry_sandbox", False)
-    usual_said = _usual_settings(given, trust_config=front.trust_config)
-    with ExitStack() as stack:
-        stack.enter_context(loading_once())
-        path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
-        given["dataset"] = path
-        # One alone is asked at another temperature.
-        most = rollouts or max((entry.rollouts for entry in found.entries), default=1)
-        usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
-        if "sandbox" not in given:
-            given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
-        settled = _settled(usual_said)
-        able = _runnable(found, usual_said, given["sandbox"], settled, agent)
-        found = _with_canaries(able, usual_said, given["sandbox"])
-        _require_trusted(found, settled, grant=front.trust_config)
-        if not front.shown.json:
-            _say_sandboxes(found, settled, given["sandbox"])
-        matrix = matrix_of(
-            found,
-            agent=agent,
-            model=given.get("local_model") or ("simulated" if path == SAMPLE / "sample.toml" else None),
-            usual_model=usual_said["local_model"],
-            rollouts=rollouts,
-            judges="judge_model" not in given,
-            without=settled,
-        )
-        screen = RolloutsScreen(front.shown, verbose, {**usual, **given}["concurrency"], len(found.entries))
-        place = Place(data, found, str(path), matrix)
-        stack.callback(place.release)
-        replace(front, values=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
+    usual_said = usual_settings(given, trust_config=front.trust_config)
+    path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
+    given["dataset"] = path
+    most = rollouts or max((entry.rollouts for entry in found.entries), default=1)  # one alone: another temperature
+    usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
+    if "sandbox" not in given:
+        given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
+    settled = _settled(usual_said)
+    able = _runnable(found, usual_said, given["sandbox"], settled, agent)
+    found = _with_canaries(able, usual_said, given["sandbox"])
+    _require_trusted(found, settled, grant=front.trust_config or is_own)
+    if not (front.shown.json or is_own):
+        _say_sandboxes(found, settled, given["sandbox"])
+    matrix = matrix_of(
+        found,
+        agent=agent,
+        model=given.get("local_model") or ("simulated" if path == SAMPLE / "sample.toml" else None),
+        usual_model=usual_said["local_model"],
+        rollouts=rollouts,
+        judges="judge_model" not in given,
+        without=settled,
+    )
+    return replace(front, values=given, usual=usual), Place(data, found, str(path), matrix)
 
 
 def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None:
@@ -243,7 +263,7 @@ def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -
         require_trust(config.text.encode(), f"{where}: this could {risk}", grant=grant)
 
 
-def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
+def usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
     """The defaults for entries, or values for all of them, from any source; `local_model` except from flags."""
     from koderz.engines.owners import schema_here
     from koderz.settings.layers import values_in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from koderz.types import Message
@@ -46,6 +47,9 @@ sed 's/.*/Hello, &!/' names.txt > greeting.txt
 cat greeting.txt
 ```"""
 
+_SKILL = re.compile(r"[^\s`'\"()<>]+/SKILL\.md")
+_COMMAND = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
 _PLAYED: Mapping[str, str] = {"median()": _MEDIAN, "slug(title)": _SLUGS, "greeting.txt": _GREETING}
 
 
@@ -53,7 +57,20 @@ def simulate(messages: Sequence[Message]) -> str:
     """The reply to a conversation, by the number of its earlier replies."""
     told = " ".join(text_of(message) for message in messages if message["role"] == "user")
     turn = sum(message["role"] == "assistant" for message in messages)
+    if "codes.txt" in told:
+        return _of_parcels(" ".join(map(text_of, messages)), turn)
     edit = next((reply for mark, reply in _PLAYED.items() if mark in told), "")
     if turn == 0:
         return "I look at what is there.\n\n```shell\nls; head -50 *.py *.txt *.md 2>/dev/null\n```"
     return edit if turn == 1 and edit else "That is all."
+
+
+def _of_parcels(told: str, turn: int) -> str:
+    """The reply on a task of `koderz helps`: it reads the skills that it is offered, and does what it read last."""
+    if turn == 0:
+        skills = [f"cat {path}" for path in dict.fromkeys(_SKILL.findall(told))]
+        return "\n".join(["I read what there is on it.", "", "```shell", "cat README.md", *skills, "```"])
+    if turn == 1:
+        command = (_COMMAND.findall(told) or ["cp parcels.txt codes.txt\n"])[-1]
+        return f"I make the codes so.\n\n```shell\n{command}```"
+    return "That is all."

@@ -72,7 +72,7 @@ def test_help_is_shown_without_a_command(command: Command, words: str) -> None:
 
     assert done.err.startswith(f"Usage: koderz {words}".rstrip())
     assert "Commands:" in done.err
-    assert len(done.err.splitlines()) < 40  # a screen
+    assert len(done.err.splitlines()) <= 40  # a screen
 
 
 def test_benchmark_alone_is_short_usage_with_three_examples(command: Command) -> None:

@@ -75,6 +75,7 @@ ELSEWHERE = {
     "koderz perf opt-at-k": "it takes GSO's images",
     "koderz perf run --mode": "it measures for minutes",
     "koderz perf check": "it measures for minutes",
+    "koderz helps": "it takes a skill and tasks, or a minute",
     "koderz rollouts regrade": "it takes rows of SWE-bench",
     "koderz rollouts audit": "it tries each exploit on each task",
     "koderz benchmark calibrate": "it takes labels of people",

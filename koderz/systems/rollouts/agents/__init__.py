@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from koderz.errors import PromptTooLong
@@ -15,10 +15,15 @@ async def judged(
     judge: JudgeHandle,
     workspace: WorkspaceHandle,
     work: Callable[[Task], Awaitable[str]],
+    actions: Sequence[str] = (),
 ) -> Verdict:
-    """The verdict on an agent's work on a task, or on its steps. `work` returns the limit that ended it, if one did."""
+    """The verdict on an agent's work on a task, or on its steps. `work` returns the limit that ended it, if one did.
+
+    `actions`: the tools that it called, once it has ended, which tell whether it used what its arm gives it.
+    """
     from koderz.systems.rollouts.stages import in_stages  # help needs the options of agents, not what they work on
     from koderz.systems.rollouts.tasks import Rollout
+    from koderz.systems.rollouts.use import used_in
 
     async def worked(part: Task) -> Verdict:
         try:
@@ -27,8 +32,10 @@ async def judged(
             ran_out = "length"
         return await graded(part, judge, workspace, ran_out=ran_out)
 
-    is_staged = isinstance(task.payload, Rollout) and task.payload.stages
-    return await in_stages(task, workspace, worked) if is_staged else await worked(task)
+    if not isinstance(task.payload, Rollout):
+        return await worked(task)
+    verdict = await (in_stages(task, workspace, worked) if task.payload.stages else worked(task))
+    return replace(verdict, facts={**verdict.facts, **used_in(task.payload.additions, actions)})
 
 
 async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, ran_out: str = "") -> Verdict:

@@ -58,6 +58,7 @@ class Bridge:
         self.fault: KoderzError | None = None  # why nothing is answered any more
         self._last: Reply | None = None
         self._calls = 0  # that were answered
+        self.actions: list[str] = []  # the tools that replies call
         self._ask, self._model, self._servers = ask, model, Servers(additions)
         self.additions = self._servers.configured(self.token)  # as the agent is told of them
         self.folders = self._servers.folders
@@ -177,6 +178,7 @@ class Bridge:
     def _note(self, reply: Reply) -> None:
         self._last = reply
         self._calls += 1
+        self.actions += [f"{call['function']['name']} {call['function']['arguments']}" for call in reply.tool_calls]
 
     def _refused(self, wire: str, client: Client, fault: KoderzError | None = None) -> web.Response:
         """The error that ends an agent. The first fault ends the work."""

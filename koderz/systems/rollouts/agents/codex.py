@@ -40,7 +40,8 @@ class Codex:
         item = said.get("item") or {}
         kind = item.get("type") if said.get("type") == "item.completed" else None
         if kind in _TOOLS:
-            yield Event("tool", str(item.get(_TOOLS[kind], "")))
+            server = f"mcp__{item.get('server')}__" if kind == "mcp_tool_call" else ""
+            yield Event("tool", f"{server}{item.get(_TOOLS[kind], '')}")
         elif kind in ("agent_message", "reasoning"):
             yield Event("message" if kind == "agent_message" else kind, str(item.get("text", "")))
         elif said.get("type") == "turn.failed":

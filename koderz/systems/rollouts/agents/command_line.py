@@ -45,11 +45,12 @@ def solver_of(name: str) -> Solver[..., Any]:
         adapter: Adapter = required("agents", name)
         model = parse_model_name(models[MAIN]).name
 
-        errors: list[str] = []
+        errors, actions = list[str](), list[str]()
         require_taken(name, workspace.additions)
 
         def launch(part: Task) -> Launch:
             bridge = Bridge(ask, model, workspace.additions)
+            bridge.actions = actions
             package = adapter.find()
             if package is None:
                 raise Fault(
@@ -68,12 +69,13 @@ def solver_of(name: str) -> Solver[..., Any]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
             counted = Counter(event.kind for event in events)
+            actions.extend(event.text for event in events if event.kind == "tool")
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
             await once("agent-metrics", lambda: told)
             errors.extend(event.text for event in events if event.kind == "error")
             return cause
 
-        verdict = await judged(task, judge, workspace, work)
+        verdict = await judged(task, judge, workspace, work, actions)
         return replace(verdict, note=errors[-1][:500]) if errors and not verdict.note else verdict
 
     return solve

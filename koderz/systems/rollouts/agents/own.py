@@ -93,6 +93,8 @@ async def koderz_agent(
     It is offered tools; where its server refuses that, it is told to write fenced blocks. These count either way.
     """
 
+    done: list[str] = []
+
     async def work(part: Task) -> str:
         added = f"\n\n{text}" if (text := told_of([each.mounted for each in workspace.additions])) else ""
         system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir) + added}
@@ -113,6 +115,7 @@ async def koderz_agent(
             for action in asked or ():
                 if workspace.seconds_left <= 0:
                     return "agent_timeout"
+                done.append(action.command)
                 told.append(await _carried_out(action, workspace, command_timeout))
             messages += _results(reply.tool_calls, told)
             if workspace.seconds_left <= 0:
@@ -121,7 +124,7 @@ async def koderz_agent(
                 reply = await ask(messages)
         return "turns"
 
-    return await judged(task, judge, workspace, work)
+    return await judged(task, judge, workspace, work, done)
 
 
 def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[Action]:

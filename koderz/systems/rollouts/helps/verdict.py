@@ -1,0 +1,187 @@
+"""The verdict on what an arm gives its agent: its difference, its costs, and how often it was used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from koderz.analysis.comparison import named_tasks
+from koderz.cli.console import counted
+from koderz.systems.rollouts.use import USED
+from koderz_tracker.breakdown import by_task
+from koderz_tracker.decisions import Told, each_of
+from koderz_tracker.rates import Interval
+from koderz_tracker.records import PASSES
+from koderz_tracker.results import Result
+from koderz_tracker.summary import Summary, missing_of
+
+_WORDS = {
+    "helps": "It helps",
+    "harms": "It harms",
+    "similar": "It makes no difference that matters",
+    "open": "It is not shown to help or to harm",
+}
+_WHY = {
+    "futile": ", since what is left would hardly show a difference",
+    "money": ", since the cost cap is reached",
+    "tasks": ", since no task is left",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFigures:
+    """The rollouts of an arm on the tasks that were counted. Averages are of a rollout."""
+
+    label: str  # what it gives its agent, such as `with sql-style`
+    rollouts: int
+    passed: int
+    missing: int  # rollouts that couldn't be judged
+    cost: float | None  # US dollars; None: a price is unknown
+    seconds: float
+    turns: float  # requests to models
+    tokens: float
+    used: Mapping[str, int]  # rollouts that used each thing whose use can be told
+    used_any: int  # rollouts that used any of these
+
+    def told_use(self, letter: str) -> Iterator[str]:
+        """How often it used what it has, and what a split by use is worth."""
+        each = ", ".join(f"{name} in {count:,}" for name, count in self.used.items())
+        unused, split = self.rollouts - self.used_any, ""
+        if not self.used_any:
+            split = " What is never used can't be what makes the difference."
+        elif unused:
+            split = f" To compare these with the other {unused:,} is no experiment: tasks decide on what is used."
+        if self.used:
+            yield f"{letter} used {each} of {counted(self.rollouts, 'rollout')}.{split}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The comparison of one arm, B, with the arm that others are compared with, A. Differences are B less A."""
+
+    a: ArmFigures
+    b: ArmFigures
+    decision: Told
+    gained: Sequence[str]  # tasks that B passes oftener
+    lost: Sequence[str]  # tasks that A passes oftener
+    bounds: Interval | None  # of the difference, with missing rollouts at their worst and best; None: none is missing
+    rollouts: int  # of both arms, up to the decision
+    planned_rollouts: int
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval of the difference, whatever missing rollouts would have been; None before any task counts."""
+        found: Interval | None = self.decision["interval_bounds"] or self.decision["interval"]
+        return found
+
+    @property
+    def outcome(self) -> str:
+        """`helps`, `harms`, `similar`, or `open` where nothing is shown."""
+        if self.decision["outcome"] == "shown":
+            return "helps" if sum(self.interval or ()) > 0 else "harms"
+        return "similar" if self.decision["outcome"] == "similar" else "open"
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The verdict as JSON has it."""
+        own = asdict(self)
+        told = {name: value for name, value in own.pop("decision").items() if name != "path"}
+        arms = {name: {"arm": told.pop(name), **own.pop(name)} for name in ("a", "b")}
+        return {"verdict": self.outcome, **told, **own, **arms}
+
+    def lines(self) -> Iterator[str]:
+        """The verdict in sentences."""
+        decision, after = self.decision, f"after {self.rollouts:,} of {self.planned_rollouts:,} rollouts"
+        if self.interval is None:
+            yield f"{_WORDS['open']}: no task was judged in both arms {after}."
+            return
+        unit = "points" if decision["measure"] == PASSES else f"of {decision['measure']}"
+        sure = f"{100 * (1 - decision['alpha']):.4g} %, valid at any stop, {'{:.1f} to {:.1f}'.format(*self.interval)}"
+        b, a = (f"({each.label}) passes {each.passed:,} of {each.rollouts:,}" for each in (self.b, self.a))
+        ended = f"Stopped {after}{_WHY[decision['outcome']]}" if decision["outcome"] in _WHY else f"Decided {after}"
+        yield f"{_WORDS[self.outcome]}: B {b}, A {a}: {decision['difference']:+.1f} {unit} ({sure}). {ended}."
+        if self.bounds:
+            yield (
+                f"{self.a.missing} rollouts of A and {self.b.missing} of B could not be judged: with them at their "
+                f"worst or best the difference is {'{:+.1f} to {:+.1f}'.format(*self.bounds)}. "
+                "The interval holds whatever they would have been."
+            )
+        yield from (*self.b.told_use("B"), *self.a.told_use("A"))
+        told = [f"{counted(len(each), 'task')}: {named_tasks(each)}" for each in (self.gained, self.lost)]
+        yield f"Gained {told[0] if self.gained else 'none'}. Lost {told[1] if self.lost else 'none'}."
+        more = {name: getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")}
+        cost = None if self.a.cost is None or self.b.cost is None else self.b.cost - self.a.cost
+        price = "unknown, since a price is" if cost is None else f"{'-' if cost < 0 else '+'}${abs(cost):.4f}"
+        averages = "time {seconds:+.1f} s, turns {turns:+.1f}, tokens {tokens:+,.0f}".format(**more)
+        yield f"Cost {price} a rollout, {averages}: averages, of which nothing is claimed."
+
+
+def verdicts_of(summary: Summary, labels: Sequence[str]) -> list[Verdict]:
+    """The verdict on each arm of a run that has come to a decision. `labels`: of its arms, in the order of the plan."""
+    named = dict(zip(summary.arms, labels, strict=True))
+    return [_verdict(summary, decision, named) for decision in each_of(summary.decision)]
+
+
+def _verdict(summary: Summary, decision: Told, labels: Mapping[str, str]) -> Verdict:
+    about, names = summary.until_decided, (decision["a"], decision["b"])
+    assert about, "only runs that stop once they are decided come to a decision"
+    results = [by_task(summary.arms[name].results, lambda result: result) for name in names]
+    faults = [Counter(str(each["problem_id"]) for each in missing_of(summary.faults, name)) for name in names]
+    samples = [about.samples.get(name, {}) if about.samples else dict.fromkeys(about.order, 1) for name in names]
+    planned = {task: [own.get(task, 0) for own in samples] for task in about.order}
+    planned = {task: wanted for task, wanted in planned.items() if all(wanted)}
+    whole, missing, ends = list[str](), [0, 0], dict[str, Interval]()
+    for task, wanted in planned.items():
+        gone = [count - len(own.get(task, ())) for own, count in zip(results, wanted, strict=True)]
+        if any(count > own[task] for count, own in zip(gone, faults, strict=True)):
+            continue  # a rollout may yet end
+        # Beyond the last task that was counted, a fault kept its place only where the run had no task left.
+        if len(whole) == decision["tasks"] and (not any(gone) or decision["outcome"] not in ("tasks", "money")):
+            break
+        whole += [task] * (not any(gone))
+        passed = [sum(each.success for each in own.get(task, ())) for own in results]
+        low, high = passed[1] / wanted[1] - passed[0] / wanted[0], (passed[1] + gone[1]) / wanted[1]
+        ends[task] = low - gone[0] / wanted[0], high - passed[0] / wanted[0]
+        missing = [total + more for total, more in zip(missing, gone, strict=True)]
+    means = [{task: fmean(each.success for each in own[task]) for task in whole} for own in results]
+    a, b = (
+        _figures(labels[name], [result for task in whole for result in own[task]], gone)
+        for name, own, gone in zip(names, results, missing, strict=True)
+    )
+    return Verdict(
+        a,
+        b,
+        decision,
+        sorted(task for task in whole if means[1][task] > means[0][task]),
+        sorted(task for task in whole if means[1][task] < means[0][task]),
+        (100 * fmean(low for low, _ in ends.values()), 100 * fmean(high for _, high in ends.values()))
+        if any(missing)
+        else None,
+        sum(sum(planned[task]) for task in ends),
+        sum(map(sum, planned.values())),
+    )
+
+
+def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
+    uses: list[Mapping[str, bool]] = [result.facts.get(USED) or {} for result in results]
+
+    def average(value: Callable[[Result], float]) -> float:
+        return fmean(map(value, results)) if results else 0.0
+
+    return ArmFigures(
+        label,
+        rollouts=len(results),
+        passed=sum(result.success for result in results),
+        missing=missing,
+        cost=average(lambda each: each.cost) if all(each.cost_known for each in results) else None,
+        seconds=average(lambda each: each.duration_seconds),
+        turns=average(lambda each: each.calls),
+        tokens=average(lambda each: each.tokens_in + each.tokens_out),
+        used={
+            name: sum(use.get(name, False) for use in uses) for name in dict.fromkeys(n for use in uses for n in use)
+        },
+        used_any=sum(any(use.values()) for use in uses),
+    )
