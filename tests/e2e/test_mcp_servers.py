@@ -133,3 +133,5 @@ def test_real_codex_uses_the_server_of_its_arm(koderz: Shell) -> None:
     assert not any("dead" in fault["solver"] or fault["cost"] for fault in koderz.summary()["faults"])
     (call,) = [call for each in agents_of(koderz) for call in each.get("mcp", {"calls": []})["calls"]]
     assert (call["tool"], call["result"]) == ("parcel_code", "P-2058")
+    ended = [line.get("facts") or {} for line in koderz.journal() if line["kind"] == "experiment"]
+    assert [facts["used"] for facts in ended if "mcp" in facts] == [{"parcels": True}]

@@ -41,6 +41,7 @@ from koderz.systems.rollouts.skill_evals import skill_notices
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import fresh_only, terms_of
 from koderz.systems.rollouts.tools import stands_in
+from koderz.systems.rollouts.use import USED
 from koderz.systems.rollouts.variants import Variants, additions_by_arm
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
 from koderz.types import JUDGED, Measure, Message, Reply, Task, Verdict
@@ -96,8 +97,11 @@ class GradedWorkspace(Workspace):
         results = found.get("test_results", {})
         for path, result in results.items():
             await self.handles.grade(path, float(result["success"]))
-        servers = {"mcp": self.servers} if self.servers else {}
-        return replace(verdict, facts={"resources": self.resources, **servers, **verdict.facts})
+        facts = {"resources": self.resources, **({"mcp": self.servers} if self.servers else {}), **verdict.facts}
+        if USED in facts:  # an agent may call a server's tool by a name that doesn't tell whose it is
+            called = {name: True for record in self.servers for name, own in record.items() if own["calls"]}
+            facts[USED] = {**facts[USED], **called}
+        return replace(verdict, facts=facts)
 
 
 class RolloutsSuite(Suite):

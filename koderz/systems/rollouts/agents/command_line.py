@@ -48,9 +48,13 @@ def solver_of(name: str) -> Solver[..., Any]:
         model = parse_model_name(models[MAIN]).name
 
         errors, actions, unknown = list[str](), list[str](), list[str]()
+        is_acp = isinstance(adapter, AcpAgent)
         require_taken(name, workspace.additions)
 
-        def launch(part: Task, bridge: Bridge) -> Launch:
+        def launch(part: Task) -> Launch:
+            kind = partial(AcpBridge, part.prompt, workspace.workdir) if is_acp else Bridge
+            bridge = kind(ask, model, workspace.additions)
+            bridge.actions = actions
             package = adapter.find()
             if package is None:
                 raise Fault(
@@ -59,22 +63,19 @@ def solver_of(name: str) -> Solver[..., Any]:
                 )
             dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, bridge.additions)
             argv, environment = adapter.command(part.prompt, model, dirs)
-            version = () if isinstance(bridge, AcpBridge) else version_command(adapter, package)
+            version = () if is_acp else version_command(adapter, package)
             folders = (*package.folders, *bridge.folders)
             return Launch(argv, {**_variables(bridge), **environment}, folders, bridge, version)
 
         async def work(part: Task) -> str:
-            is_acp = isinstance(adapter, AcpAgent)
-            kind = partial(AcpBridge, part.prompt, workspace.workdir) if is_acp else Bridge
-            bridge = kind(ask, model, workspace.additions)
-            ended, cause = await _worked(workspace, partial(launch, part, bridge))
+            ended, cause = await _worked(workspace, partial(launch, part))
             if is_acp and not ended["calls"]:
                 unknown.append("no call came by the bridge, so that what it asked and cost is unknown")
             if ended["status"] == 127 and not ended["calls"]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
             counted = Counter(event.kind for event in events)
-            actions.extend((*bridge.actions, *(event.text for event in events if event.kind == "tool")))
+            actions.extend(event.text for event in events if event.kind == "tool")
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
             await once("agent-metrics", lambda: told)
             messages = [event.text for event in events if event.kind == "message"]

@@ -54,6 +54,7 @@ class Link:
         self.agent: asyncio.Future[Send] = loop.create_future()  # what sends to each
         self.server: asyncio.Future[Send] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()  # how the server ended
+        self.fault: KoderzError | None = None  # what kept a server from being begun that isn't its own doing
         self._traffic, self._is_left = traffic, False
         self._leave: Callable[[], Any] | None = None  # has the server end
         self._tasks = set[asyncio.Task[None]]()
@@ -221,7 +222,7 @@ class Servers:
                     self._traffic[name].tools = await _tools_at(link)
                 except ValueError as error:
                     why = self._without_secrets(f"the MCP server {each.name} {error}")
-                    raise Fault(why, cause="mcp") from None
+                    raise link.fault or Fault(why, cause="mcp") from None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves an end of a link, /mcp/NAME/END/LINK, to whoever has the token of the bridge."""
@@ -265,6 +266,7 @@ class Servers:
             try:
                 await (link.of_url(server.server) if "url" in server.server else self._alone(server, link, place))
             except KoderzError as error:
+                link.fault = error
                 link.end(f"can't be reached: {error}")
 
         working = asyncio.create_task(work())

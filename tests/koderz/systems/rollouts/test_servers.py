@@ -135,6 +135,17 @@ async def test_program_that_is_missing_is_a_fault(place: Path) -> None:
             pass
 
 
+async def test_sandbox_that_cannot_be_made_is_no_fault_of_the_server(place: Path) -> None:
+    class Down(Uncontained):
+        async def run(self, command: Command, place: Path) -> Ended:
+            raise Fault("docker doesn't answer", cause="sandbox")
+
+    with pytest.raises(Fault, match=r"^docker doesn't answer$") as caught:
+        async with begun(Servers(parcels()), place, Down()):
+            pass
+    assert caught.value.cause == "sandbox"
+
+
 async def test_server_that_dies_is_a_finding_with_its_words(place: Path) -> None:
     async with begun(Servers(parcels("dies")), place) as bench:
         assert re.search(r"(?i)closed", await bench.called(key="abc"))
