@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from zlib import crc32
 
 import orjson
 from aiohttp import web
@@ -169,7 +170,7 @@ class BatchServer(ModelServer):
     async def _end(self, batch: ServedBatch, state: str, *, all_done: bool = True) -> None:
         for line in batch.lines:
             name = line["custom_id"]
-            outcome = self.outcome(name) if all_done or hash(name) % 2 else "canceled"
+            outcome = self.outcome(name) if all_done or crc32(name.encode()) % 2 else "canceled"
             sent = None
             if outcome == "succeeded":
                 body = orjson.dumps(line["body"])
@@ -183,8 +184,8 @@ class BatchServer(ModelServer):
                     self.paid.append(name)
             batch.results.append((name, outcome, sent))
         self._random.shuffle(batch.results)
-        outcomes = {outcome for _, outcome, _ in batch.results}
-        batch.state = "ended" if batch.style == "anthropic" else "expired" if "expired" in outcomes else state
+        expired = all_done and any(outcome == "expired" for _, outcome, _ in batch.results)
+        batch.state = "ended" if batch.style == "anthropic" else "expired" if expired else state
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         style = "anthropic" if "messages" in request.path else "openai"

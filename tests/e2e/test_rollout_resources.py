@@ -60,5 +60,5 @@ def test_resources_are_recorded_and_unequal_ones_are_not_compared(koderz: Shell,
 def test_network_that_local_can_not_give_is_refused_before_anything_starts(koderz: Shell, config: Path) -> None:
     said = koderz("rollouts", "run", config, "--sandbox", "local", "--network", "task", code=2).err
     assert "network_mode = public needs --sandbox docker or podman or modal" in said
-    assert [line.partition(":")[0] for line in said.splitlines()] == ["note", "koderz"]
+    assert said.count("\n") == 1
     assert not [*(koderz.folder / "benchmark_results").glob("bench_*")]

@@ -96,8 +96,8 @@ def test_clusters_are_said_beside_the_power_of_a_comparison(tmp_path: Path) -> N
 
 def test_tasks_of_one_id_that_ask_something_else_are_not_paired(tmp_path: Path) -> None:
     passes = [True, False] * 10
-    asked = {f"T/{n}": f"question {n}" for n in range(20)}
-    other = {task: f"new {task}" if number < 6 else text for number, (task, text) in enumerate(asked.items())}
+    asked, anew = ({f"T/{n}": f"{first + n:012x}" for n in range(20)} for first in (0, 100))
+    other = {task: anew[task] if number < 6 else digest for number, (task, digest) in enumerate(asked.items())}
 
     def side(name: str, per_cluster: int = 0, **more: object) -> Side:
         return sides_of(run(tmp_path, passes, per_cluster, f"{name}.json", run_id=name, **more))[0]
@@ -107,7 +107,7 @@ def test_tasks_of_one_id_that_ask_something_else_are_not_paired(tmp_path: Path) 
     assert (some.pairs, some.a_compared.other_tasks, some.b_compared.other_tasks) == (14, 6, 6)
     assert "6 tasks of one id ask something else in A and in B, so they are not paired." in some.notes
 
-    none = of_sides([(a, side(OTHER, per_cluster=2, asked={task: f"new {task}" for task in asked}))])
+    none = of_sides([(a, side(OTHER, per_cluster=2, asked=anew))])
     assert not none.paired
     assert "A and B have no task in common" in " ".join(none.notes)
 

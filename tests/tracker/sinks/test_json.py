@@ -238,6 +238,7 @@ def whole(summary: Summary) -> dict[str, Any]:
             "rewarded_in",
             "notes",
             "asked",
+            "batches",
         ):
             document[item.name] = value
     return document
