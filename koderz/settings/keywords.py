@@ -132,6 +132,7 @@ class Keywords(Changes, total=False):
     max_retries: int
     max_tokens: int
     max_turns: int
+    mcp_network: str | None
     memory_live: bool
     memory_mb: int | None
     metric_percentiles: Sequence[str]
