@@ -227,8 +227,8 @@ def complementary(board: Leaderboard) -> list[tuple[str, str, int, int, int]]:
         for standing in board.standings
     }
     found = [
-        (a.label, b.label, len(of_a | of_b), len(of_a - of_b), len(of_b - of_a))
+        (a.label, b.label, len(of_a) + only_b, only_a, only_b)
         for (a, of_a), (b, of_b) in combinations(passed.items(), 2)
-        if of_a - of_b and of_b - of_a
+        if (only_a := len(of_a - of_b)) and (only_b := len(of_b - of_a))
     ]
     return sorted(found, key=lambda each: -each[2])[:_SHOWN]
