@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -140,6 +141,14 @@ def pieces(path: Path, size: int) -> Iterator[bytes]:
         while size > 0 and (data := file.read(min(size, MB))):
             yield data
             size -= len(data)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file of a run, 64 hex digits. Raises OSError, as `open_own` does."""
+    digest = hashlib.sha256()
+    for data in pieces(path, path.stat().st_size):
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

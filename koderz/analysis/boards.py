@@ -5,7 +5,6 @@ The standings are those of `koderz.analysis.leaderboard`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from koderz.analysis.measures import SUCCESS, measure_named, usual_measure
 from koderz.analysis.pairs import Side, chosen_sides, match, require_equal_resources
 from koderz.analysis.statistics import ALPHA, normal_quantile
 from koderz.errors import KoderzError
-from koderz_tracker.files import MB, open_own, pieces
+from koderz_tracker.files import MB, open_own, sha256_of
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import as_dict
 
@@ -120,7 +119,7 @@ def make_board(
     by = measure_named(measure or usual_measure(runs, ranked=True), runs)
     asked = {"runs": [*names], "arm": arm, "measure": measure, "alpha": alpha, "exact": exact}
     asked |= {"allow_simulated": allow_simulated, "unequal_resources": unequal_resources, "cluster": cluster}
-    inputs = {str(path): digest_of(path) for run in runs for path in _files(run.path)}
+    inputs = {str(path): sha256_of(path) for run in runs for path in _files(run.path)}
     return Board(leaderboard(sides, alpha, by, exact=exact), inputs, asked, left_out)
 
 
@@ -147,7 +146,7 @@ def verify_board(path: Path, results: Path) -> list[str]:
     for name, digest in inputs.items():
         if not Path(name).is_file():
             raise KoderzError(f"{path}: its input {name} isn't there; verify it where its inputs are")
-        if digest_of(Path(name)) != digest:
+        if sha256_of(Path(name)) != digest:
             differing.append(f"{name} isn't the file that it was made of")
     anew = orjson.loads(make_board(names, results, **options).encoded())
     differing += [
@@ -174,14 +173,6 @@ def _files(path: Path) -> list[Path]:
     if (path / NAME).exists():
         return [path / NAME]
     return sorted(each for each in path.rglob("*.json*") if each.is_file() and not each.is_symlink())
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits."""
-    found = hashlib.sha256()
-    for piece in pieces(path, path.stat().st_size):
-        found.update(piece)
-    return found.hexdigest()
 
 
 def tasks_to_part(board: Leaderboard) -> str:
@@ -236,8 +227,8 @@ def complementary(board: Leaderboard) -> list[tuple[str, str, int, int, int]]:
         for standing in board.standings
     }
     found = [
-        (a.label, b.label, len(of_a | of_b), len(of_a - of_b), len(of_b - of_a))
+        (a.label, b.label, len(of_a) + only_b, only_a, only_b)
         for (a, of_a), (b, of_b) in combinations(passed.items(), 2)
-        if of_a - of_b and of_b - of_a
+        if (only_a := len(of_a - of_b)) and (only_b := len(of_b - of_a))
     ]
     return sorted(found, key=lambda each: -each[2])[:_SHOWN]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -174,10 +174,8 @@ def _transcript(
     functions: dict[str, str] = {}
     for step in story.steps:
         if call := step.call:
-            sent = []
-            for message in chat_of(call.messages):
-                functions |= {each["id"]: each["name"] for each in message.get("tool_calls") or ()}
-                sent.append(pool.setdefault(json.dumps(_message(message, functions)), len(pool)))
+            converted = _converted(chat_of(call.messages), functions)
+            sent = [pool.setdefault(json.dumps(message), len(pool)) for message in converted]
             model = {"model": call.model, "tools": [], "tool_choice": "auto", "config": {}, "output": _output(call)}
             refs = [[number, number + 1] for number in sent]
             events.append({"event": "model", **model, "input": [], "input_refs": refs, "timestamp": _moment(call.time)})
@@ -196,10 +194,17 @@ def _messages(story: Story) -> list[dict[str, Any]]:
     functions: dict[str, str] = {}
     for step in story.steps:
         if step.call:
-            for message in [*chat_of(step.asked), {**chat_reply(step.call), "model": step.call.model}]:
-                functions |= {call["id"]: call["name"] for call in message.get("tool_calls") or ()}
-                found.append({"id": f"{story.experiment_id}-{len(found) + 1}", **_message(message, functions)})
+            told = [*chat_of(step.asked), {**chat_reply(step.call), "model": step.call.model}]
+            for message in _converted(told, functions):
+                found.append({"id": f"{story.experiment_id}-{len(found) + 1}", **message})
     return found
+
+
+def _converted(messages: Iterable[Mapping[str, Any]], functions: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Messages in inspect's form. `functions`, the names of the functions by call, is added to on the way."""
+    for message in messages:
+        functions |= {call["id"]: call["name"] for call in message.get("tool_calls") or ()}
+        yield _message(message, functions)
 
 
 def _message(message: Mapping[str, Any], functions: Mapping[str, str] = {}) -> dict[str, Any]:

@@ -74,8 +74,7 @@ def limits(given: Sequence[str]) -> dict[str, float]:
             limit = math.nan
         if not math.isfinite(limit):
             raise KoderzError(f"{text!r}: write a measure and its limit, e.g. score=0.8")
-        is_share = 0 < limit <= 1 and _is_rate(name)
-        found[name] = 100 * limit if is_share else limit
+        found[name] = 100 * limit if 0 < limit <= 1 and _is_rate(name) else limit
     return found
 
 

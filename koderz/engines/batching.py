@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from koderz.errors import Fault, KoderzError
+from koderz.models.dispatch import Dispatcher
 from koderz.models.faults import Retryable
 from koderz.models.gathering import Gatherer
 from koderz.models.names import parse_model_name
@@ -92,14 +93,10 @@ async def gatherer_of(
     asked = asked_in_batches(plan, models)
     names = {(arm.name, role): name for arm in plan.arms for role, name in arm.models.items()}
     async with Gatherer(
-        options,
-        plan.name,
-        driver.record,
-        say,
+        Dispatcher(options, plan.name, driver.record, say, buys=driver.how.buys),
         past=past,
         answered=answered_in(folder) if past else (),
         apis={names[key]: api for key, api in asked.items()},
-        buys=driver.how.buys,
         asks_again=not driver.how.begins_new,
     ) as gatherer:
         yield gatherer

@@ -97,7 +97,7 @@ class Dispatcher:
         *,
         buys: bool = True,
     ) -> None:
-        """`buys`: whether batches go on, else they are cancelled."""
+        """`buys`: whether more is sent, else what is under way is cancelled."""
         self.batches: list[SentBatch] = []
         self.freed: set[str] = set()  # ids of batches whose calls are sent again
         self.buys = buys

@@ -25,12 +25,11 @@ from koderz_tracker.batches import ENDED, FREED, LineOfBatch, lines_of
 from koderz_tracker.records import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 
     from koderz.models.batches import BatchApi
     from koderz.models.faults import Response
     from koderz.models.names import ModelName
-    from koderz.settings.batches import BatchOptions
 
 _QUIET = 0.2  # seconds in which nothing may happen before a batch goes that isn't full
 
@@ -94,24 +93,19 @@ class Gatherer:
 
     def __init__(
         self,
-        options: BatchOptions,
-        run: str,
-        record: Callable[..., Awaitable[None]],
-        say: Callable[[str], None],
+        dispatcher: Dispatcher,
         *,
         past: Sequence[Batch] = (),
         answered: Collection[str] = (),
         apis: Mapping[str, BatchApi] = MappingProxyType({}),
-        buys: bool = True,
         asks_again: bool = False,
     ) -> None:
         """`past`: the batches on record; `answered`: the custom ids of calls on record; `apis`: by model.
 
-        `buys`: whether more is sent, else what is under way is cancelled; `asks_again`: whether refused requests are
-        made again.
+        `asks_again`: whether refused requests are made again.
         """
         self._apis = apis
-        self._dispatcher = Dispatcher(options, run, record, say, buys=buys)
+        self._dispatcher = dispatcher
         self._answered, self._asks_again = answered, asks_again
         self._of_call: dict[str, SentBatch] = {}  # by custom id
         self._drafts: dict[_Group, _Draft] = {}

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.archives import unpack_run
 from koderz.settings.installation import extra_command
-from koderz_tracker.files import MB, open_own, pieces, read_all, sync_folder, whole_file, write_whole
+from koderz_tracker.files import MB, open_own, pieces, read_all, sha256_of, sync_folder, whole_file, write_whole
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import RUN_ID, is_locked, require_own
 
@@ -283,13 +283,10 @@ def _relative(path: str, name: str) -> str:
 
 def _digest_of(path: Path) -> str:
     """SHA-256 of a file, 64 hex digits; empty if there is none."""
-    digest = hashlib.sha256()
     try:
-        for data in pieces(path, path.stat().st_size):
-            digest.update(data)
+        return sha256_of(path)
     except FileNotFoundError:
         return ""
-    return digest.hexdigest()
 
 
 @contextmanager

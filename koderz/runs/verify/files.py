@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from koderz.errors import JournalError, KoderzError
 from koderz.runs.share import PUBLISHED, SUMS
 from koderz.runs.verify.findings import Verification, is_redacted
 from koderz_tracker.blobs import fetched, whole
-from koderz_tracker.files import open_own, pieces, read_all
+from koderz_tracker.files import open_own, read_all, sha256_of
 from koderz_tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import digest_of, restored
@@ -170,12 +169,9 @@ def _inside(folder: Path, name: str, summary: Path | None) -> Path | None:
 def _sha256(path: Path) -> str:
     """The digest of a file, 64 hex digits; empty if there is no such file."""
     try:
-        digest = hashlib.sha256()
-        for data in pieces(path, path.stat().st_size):
-            digest.update(data)
+        return sha256_of(path)
     except OSError:
         return ""
-    return digest.hexdigest()
 
 
 def _without(text: str, folder: Path) -> str:

@@ -42,6 +42,13 @@ class Making:
         if self.packages and not self.packages.is_dir():
             raise KoderzError(f"--packages {self.packages} is no folder; name one of wheels, debs and npm's archives")
 
+    def find(self, name: str) -> StoredImage | None:
+        """The image of this name in --images; None where there is none, or nothing can have this name."""
+        try:
+            return self.images.find(name)
+        except KoderzError:
+            return None
+
 
 def environment_of(folder: Path, hidden: Sequence[str], making: Making) -> Environment:
     """How the Dockerfile in a folder is followed here. Raises KoderzError for one that can't be."""
@@ -68,11 +75,7 @@ def environment_of(folder: Path, hidden: Sequence[str], making: Making) -> Envir
 
 def base_of(name: str, making: Making) -> StoredImage | None:
     """The image that a stage begins with, or this machine's programs in its place; None where there is neither."""
-    try:
-        found = making.images.find(name)
-    except KoderzError:
-        found = None
-    return found or (host_image() if making.has_host else None)
+    return making.find(name) or (host_image() if making.has_host else None)
 
 
 def _require_base(where: str, name: str, making: Making) -> str:

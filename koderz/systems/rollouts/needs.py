@@ -13,7 +13,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from koderz.errors import KoderzError
 from koderz.sandbox.images import UnpackedImage
 from koderz.sandbox.images.tree import Layers
 from koderz.sandbox.workspace import userland
@@ -113,11 +112,7 @@ def _plain(words: Iterable[str], with_value: tuple[str, ...]) -> Iterator[str]:
 
 
 def _image(name: str, making: Making, *, is_base: bool) -> Wanted:
-    try:
-        found = making.images.find(name)
-    except KoderzError:
-        found = None
-    return Wanted("image", name, "yes" if found else "host" if is_base and making.has_host else "no")
+    return Wanted("image", name, "yes" if making.find(name) else "host" if is_base and making.has_host else "no")
 
 
 class _AtHand:

@@ -309,25 +309,26 @@ def _parser(row: Row, name: Any, prefix: str) -> str:
     raise row.error(f"log_parser {str(name)[:80]!r} isn't known here; there are {', '.join(known)}")
 
 
+def _decoded(row: Row, name: str, kind: str) -> Any:
+    """The value of a field, which may be written as JSON; `kind` says in an error what it has to be."""
+    value = row.fields.get(name)
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise row.error(f"the field {name!r} is no JSON {kind}") from None
+
+
 def _listed(row: Row, name: str) -> list[str]:
     """A list of texts, which may be written as JSON; empty if there is none."""
-    value = row.fields.get(name)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise row.error(f"the field {name!r} is no JSON list of texts") from None
+    value = _decoded(row, name, "list of texts")
     return Row(row.where, {name: value}).texts(name) if value is not None else []
 
 
 def _table(row: Row, name: str) -> Mapping[str, Any]:
     """A table, which may be written as JSON; empty if there is none."""
-    value = row.fields.get(name)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise row.error(f"the field {name!r} is no JSON table") from None
+    value = _decoded(row, name, "table")
     if not isinstance(value, dict | None):
         raise row.error(f"the field {name!r} has to be a table")
     return value or {}
