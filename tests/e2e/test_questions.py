@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import Shell, whole_lines
 from tests.koderz.systems.questions.sets import ROWS, write_rows
 
 MODEL = ("--model", "simulated", "--no-sink", "mlflow", "--no-sink", "memory")
@@ -17,7 +17,7 @@ FAQ = [{"id": f"q{n}", "input": f"What is {n} + {n}?", "target": [str(2 * n), f"
 
 def journal(koderz: Shell) -> list[dict[str, Any]]:
     path = max((koderz.folder / "benchmark_results").glob("[!.]*/journal.jsonl"), key=lambda each: each.stat().st_mtime)
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return whole_lines(path)
 
 
 def calls(koderz: Shell) -> int:

@@ -15,7 +15,7 @@ from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import SessionResult, begin
 from koderz.testing.batches import BatchServer
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, whole_lines
 
 MODELS = {"openai": "openai/gpt-4o-mini", "anthropic": "anthropic/claude-haiku-4-5"}
 KEY = "sk-of-the-loopback-server"
@@ -100,7 +100,7 @@ class Place:
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """The journal's lines of a kind."""
         (journal,) = (self.folder / "results").glob("[!.]*/journal.jsonl")
-        return [line for text in journal.read_text().splitlines() if (line := json.loads(text))["kind"] == kind]
+        return [line for line in whole_lines(journal) if line["kind"] == kind]
 
 
 async def cut_off(session: asyncio.Task[Any], when: Callable[[], bool]) -> None:

@@ -17,6 +17,7 @@ from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from koderz_tracker.errors import StorageError
 from koderz_tracker.journal import NAME
+from tests.conftest import whole_lines
 
 OnEvent = Callable[[dict[str, Any]], object]
 
@@ -53,7 +54,7 @@ def asked(work: Callable[[dict[str, Any]], Awaitable[Any]], monkeypatch: pytest.
 
 def journal() -> list[dict[str, Any]]:
     (path,) = Path().glob(f"benchmark_results/*/{NAME}")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return whole_lines(path)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
