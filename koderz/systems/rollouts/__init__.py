@@ -40,6 +40,6 @@ SYSTEM = System(
     checks={"rollouts": f"{_HERE}.agents.checks:check"},
     commands={
         "rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests."),
-        "helps": (f"{_HERE}.helps.command:helps", "Does a skill, server or memory help an agent?"),
+        "helps": (f"{_HERE}.helps.command:helps", "Tell whether a skill or server helps an agent."),
     },
 )

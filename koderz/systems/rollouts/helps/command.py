@@ -64,7 +64,9 @@ def helps(
     rollouts: Annotated[int | None, own("Rollouts of each task in each arm.", "N", min=1, max=1000)] = None,
     data: Data = DATA,
 ) -> None:
-    """Does it help an agent? Run the same tasks with and without it, and stop once that is decided.
+    """Tell whether a skill, server, context file or memory helps an agent.
+
+    The same tasks are run with and without it, until that is decided.
 
     Each thing that is named has an arm, compared with a plain one; several revisions of one thing are compared with
     the first. The plan says first what difference the tasks can show. The same command again goes on where it was
