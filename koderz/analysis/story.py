@@ -153,9 +153,8 @@ def servers_of(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
 
 def told_servers(story: Story) -> Iterator[str]:
     """A line for each MCP server of the agent, and for each thing that it did wrong."""
-    worked: Any = story.made.get("agent")
-    servers = worked.get("mcp", {}).get("servers", {}) if isinstance(worked, Mapping) else {}
-    for name, own in servers.items():
+    worked = [each["mcp"] for each in story.made.values() if isinstance(each, Mapping) and "mcp" in each]
+    for name, own in ((name, own) for each in worked for name, own in each["servers"].items()):
         yield f"{name}: {own['calls']} calls, {own['errors']} failed, {own['seconds']:.3f} s"
         yield from (f"{name}: {finding}" for finding in own["findings"])
 

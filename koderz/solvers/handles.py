@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,6 +122,14 @@ class WorkspaceHandle(Protocol):
 
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
         """Runs a line in bash."""
+        ...
+
+    def tools(self) -> AbstractAsyncContextManager[Mapping[str, Mapping[str, Any]]]:
+        """The tools of MCP servers among the additions, as functions that a model is offered, by name."""
+        ...
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], seconds: float = 600.0) -> dict[str, Any]:
+        """Calls one of these tools while their context is open."""
         ...
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:

@@ -107,6 +107,51 @@ def test_server_works_beside_its_agent_in_each_kind_of_sandbox(anywhere: Shell) 
     assert found["dead"]["faults"] == {"mcp": 1}
 
 
+def test_own_agent_calls_the_servers_of_its_arm(koderz: Shell) -> None:
+    arms(koderz, 'agent = "koderz"\nmodel = "openai/m"', sound="shows", dies="dies", dead="dead")
+    (koderz.folder / "koderz.toml").write_text('[prices."openai/m"]\ninput = 1.0\noutput = 2.0\n')
+    with scripted_model() as model:
+        inner = model.answer
+
+        def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            told = [message for message in body["messages"] if message["role"] == "tool"]
+            has_tool = "parcel_code" in json.dumps(body["tools"])
+            model.tools = [("parcel_code", {"key": "abc"})] if has_tool and not told else []
+            model.commands = [*(["true"] if has_tool else []), COMMAND]
+            return inner(path, body)
+
+        model.answer = answer  # type: ignore[method-assign]
+        given = ("--sandbox", "local", "--quiet", "--trust-config")
+        koderz("rollouts", "run", "arms.toml", *given, code=3, env=model.env())
+        found, before = by_arm(koderz), koderz.journal()
+        # It was killed before its work was on disk as a whole: what it called is called again, and nothing is paid.
+        (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
+        kept = [
+            line for line in before
+            if line["kind"] in ("plan", "call") or line.get("name") in ("tools", "call", "shell")
+        ]  # fmt: skip
+        journal.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        journal.with_name("index.json").unlink(missing_ok=True)
+        paid = len(model.asked)
+        koderz("benchmark", "resume", "latest", *given[2:], code=3, env=model.env())
+        assert len(model.asked) == paid
+    assert by_arm(koderz)["sound"]["mcp"]["parcels"]["calls"] == 1
+    assert found["sound"]["mcp"]["parcels"]["findings"] == {}
+    assert found["dies"]["mcp"]["parcels"]["findings"] == {"it ended with exit code 1: parcels: no key 31": 1}
+    assert found["dead"]["faults"] == {"mcp": 1}
+    assert all(found[arm]["tasks"]["sample/greeting"]["successes"] == 1 for arm in ("plain", "sound", "dies"))
+    called = [line["value"] for line in before if line.get("name") == "call"]
+    assert [each["output"] for each in called if each["status"]] == [
+        "its server ended with exit code 1: parcels: no key 31"
+    ]
+    (shown,) = [json.loads(each["output"]) for each in called if not each["status"]]
+    assert "names.txt" in shown["files"]
+    assert not any("KEY" in name for name in shown["env"])
+    facts = [line["facts"] for line in before if line["kind"] == "experiment" and "mcp" in (line.get("facts") or {})]
+    assert [each["used"] for each in facts] == [{"parcels": True}] * 2
+    assert "parcels.parcel_code" in koderz("benchmark", "show", "latest", "--problem", "sample/greeting").out
+
+
 @pytest.mark.others("agents give up by clocks of their own where the machine is slow to start them")
 def test_real_codex_uses_the_server_of_its_arm(koderz: Shell) -> None:
     path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"

@@ -284,8 +284,8 @@ def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, An
     }
 
 
-_OWN_TOOLS = ("shell", "edit")
-_NO_EVENTS = ("diff", "agent-metrics", "artifacts", "steps")
+_OWN_TOOLS = ("shell", "edit", "call")
+_NO_EVENTS = ("diff", "agent-metrics", "artifacts", "steps", "tools", "servers")
 
 
 def _results(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from koderz.sandbox import open_workspaces
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import Backend, Command, Launch, Mount, git
-from koderz.sandbox.workspace.folders import files_below, new_path
+from koderz.sandbox.workspace.folders import TREE, files_below, new_path
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.afresh import Terms
+from koderz.systems.rollouts.agents.servers import Servers, Tool
 from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
@@ -38,6 +40,20 @@ _VERSION = re.compile(r"\d+\.\d+(?:[.+-]?\w+)*")
 _VERSION_SECONDS = 60.0
 _SETUP_SECONDS = 600.0
 _SHOWN = 16_000  # characters of a command's output that an agent is told
+
+
+def _seen(folders: Iterable[str]) -> list[Mount]:
+    """Files and folders of this machine that a command sees in their own places."""
+    return [Mount(Path(folder), folder) for folder in folders]
+
+
+def _shown(output: str, status: int, cause: str) -> dict[str, Any]:
+    """What an agent is told of what it did, which is `whole` beside an output that is cut."""
+    if len(output) <= _SHOWN:
+        return {"output": output, "status": status, "cause": cause}
+    half = _SHOWN // 2
+    cut = f"{output[:half]}\n[…]\n{output[-half:]}"
+    return {"output": cut, "status": status, "cause": cause, "whole": output}
 
 
 @dataclass(slots=True)
@@ -138,6 +154,7 @@ class Workspace:
         self._begun, self._step = False, ""  # whether a step was begun; the one that is worked on
         self._before_step = 0.0  # seconds of those before it
         self.servers: list[Mapping[str, Any]] = []  # the numbers of MCP servers, of each work of an agent
+        self._tools: Mapping[str, Tool] = {}  # of servers that work
         self._pending: list[Callable[[], Awaitable[Any]]] = []
         self._began, self._before = time.monotonic(), 0.0
 
@@ -169,6 +186,50 @@ class Workspace:
         if "mcp" in ended:
             self.servers.append(ended["mcp"]["servers"])
         return ended
+
+    @asynccontextmanager
+    async def tools(self) -> AsyncIterator[Mapping[str, Mapping[str, Any]]]:
+        """The tools of its MCP servers, as functions that a model is offered, by name; they can be called meanwhile.
+
+        Raises Fault for a server that doesn't list them.
+        """
+        if not any(each.kind == "mcp" for each in self.additions):
+            yield {}
+            return
+        self._served = AsyncExitStack()
+        async with self._served:
+            yield (await self._done("tools", self._begin_servers))["tools"]
+            recorded = await self._done("servers", self._end_servers)
+        self.servers.append(recorded["mcp"]["servers"])
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], seconds: float = 600.0) -> dict[str, Any]:
+        """Calls a tool of an MCP server: as `shell`, with the status 1 for an error."""
+
+        async def called() -> dict[str, Any]:
+            try:
+                async with asyncio.timeout(max(1.0, min(seconds, self.seconds_left))):
+                    text, is_error = await self._tools[tool].call(arguments)
+            except TimeoutError:
+                return _shown("", 1, "timeout")
+            return _shown(text, int(is_error), "")
+
+        return await self._done("call", called, tool=tool, arguments=arguments)
+
+    async def _begin_servers(self) -> dict[str, Any]:
+        servers, backend = Servers(self.additions), self._stores.backend_of(self._task)
+        if backend.name == "modal" and any(each.kind == "mcp" and not each.is_apart for each in self.additions):
+            raise Fault("koderz' own agent has no MCP servers beside it on Modal: use another sandbox", cause="mcp")
+        wanted = self._command([], _seen(servers.folders), max(1.0, self.seconds_left), {}, home=True)
+        began = time.monotonic()
+        calling = servers.called(backend.run, wanted, self._place / TREE[0])
+        self._tools = await self._served.enter_async_context(calling)
+        self._began += time.monotonic() - began  # which is none of the agent's time
+        self._record_servers = servers.record
+        return {"tools": {name: tool.described(name) for name, tool in self._tools.items()}}
+
+    async def _end_servers(self) -> dict[str, Any]:
+        await self._served.aclose()
+        return {"mcp": self._record_servers()}
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         """Replaces the only occurrence of `old` in a file; with no `old`, writes the file. `{output, status}`."""
@@ -219,7 +280,7 @@ class Workspace:
         """The changes so far; None if nothing was done beyond what is on record."""
         return await self._diff() if self._store else None
 
-    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: str) -> dict[str, Any]:
+    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: Any) -> dict[str, Any]:
         task, seconds = self._task, self._seconds
 
         async def again_live() -> None:
@@ -257,28 +318,26 @@ class Workspace:
         self, argv: list[str], seconds: float, *mounts: Mount, own: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, Any]:
         limit = max(1.0, min(seconds, self.seconds_left))
-        wanted = Command(
+        wanted = self._command(argv, mounts, seconds=limit, own=own)
+        ended = await self._stores.backend_of(self._task).run(wanted, self._place)
+        return _shown(ended.output, ended.status, ended.cause)
+
+    def _command(
+        self, argv: Sequence[str], mounts: Sequence[Mount], seconds: float, own: Mapping[str, str], **more: Any
+    ) -> Command:
+        """A command of the agent's."""
+        return Command(
             argv,
             {**self._task.environment, **own},
-            [
-                *mounts,
-                *self._published,
-                *self._added,
-                *(Mount(Path(shown), shown) for shown in self._task.agent_mounts),
-            ],
+            [*mounts, *_seen(self._task.agent_mounts), *self._published, *self._added],
             checkout=self._task.workdir,
             image=self._task.image,
-            limits=replace(self._limits, seconds=limit),
+            limits=replace(self._limits, seconds=seconds),
             network=self._task.is_online,
             services=self._task.services,
             allowed_hosts=self._task.allowed_hosts,
+            **more,
         )
-        ended = await self._stores.backend_of(self._task).run(wanted, self._place)
-        output, about = ended.output, {"status": ended.status, "cause": ended.cause}
-        if len(output) <= _SHOWN:
-            return {"output": output, **about}
-        half = _SHOWN // 2
-        return {"output": f"{output[:half]}\n[…]\n{output[-half:]}", **about, "whole": output}
 
     async def _begin(self, stage: Stage) -> dict[str, Any]:
         """Prepares a step: `{wrong, cause}`."""
@@ -323,7 +382,7 @@ class Workspace:
             asked = Command(
                 launch.version,
                 {**self._task.environment, **launch.environment},
-                [Mount(Path(folder), folder) for folder in launch.folders],
+                _seen(launch.folders),
                 checkout=self._task.workdir,
                 image=self._task.image,
                 read_only=True,
@@ -337,19 +396,13 @@ class Workspace:
 
     async def _agent(self, launch: Launch) -> dict[str, Any]:
         version = await self._version(launch)
-        folders = (*launch.folders, *self._task.agent_mounts)
-        wanted = Command(
+        wanted = self._command(
             launch.argv,
-            {**self._task.environment, **launch.environment},
-            [*(Mount(Path(folder), folder) for folder in folders), *self._published, *self._added],
-            checkout=self._task.workdir,
-            image=self._task.image,
+            _seen(launch.folders),
+            max(1.0, self.seconds_left),
+            launch.environment,
             home=True,
-            limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
             bridge=launch.bridge.serve,
-            network=self._task.is_online,
-            services=self._task.services,
-            allowed_hosts=self._task.allowed_hosts,
         )
         run = self._stores.backend_of(self._task).run
         async with launch.bridge as bridge:

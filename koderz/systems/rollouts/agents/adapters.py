@@ -22,8 +22,8 @@ ACP = "acp:"
 _MAKER = {ACP: "koderz.systems.rollouts.agents.acp:AcpAgent"}  # loaded when it is used: it has adapters, too
 
 ANY = frozenset({"skill", "mcp", "context", "memory", "system_prompt"})
-_TAKEN = {"koderz": ANY - {"mcp"}, **dict.fromkeys(("scripted", "oracle", "nop"), ANY)}
-"""The kinds of additions that koderz' own agents are given, of which only the first reads them by itself."""
+_OWN = ("koderz", "scripted", "oracle", "nop")
+"""koderz' own agents, which are given additions of every kind; only the first reads them by itself."""
 
 # What fails here ends as a program that can't be started, since an agent without its arm would be another arm's.
 _LAYING = """while [ "$1" != -- ]; do
@@ -110,8 +110,8 @@ def require_taken(agent: str, additions: Iterable[Addition], where: str = "") ->
     if agent in names_of("agents") or agent.startswith(ACP):
         adapter = adapter_of(agent)
         takes = adapter.takes if isinstance(adapter, AddingAdapter) else ()
-    elif agent in _TAKEN:
-        takes = _TAKEN[agent]
+    elif agent in _OWN:
+        takes = ANY
     for each in additions:
         kind = each.kind.replace("_", " ")
         if each.kind not in takes:
@@ -120,7 +120,9 @@ def require_taken(agent: str, additions: Iterable[Addition], where: str = "") ->
                 f"{where}the agent {agent} can't be given {each.name} ({kind}); it takes {known}: "
                 "name another agent, or leave it out"
             )
-        if each.kind == "memory" and not each.text and _TAKEN.get(agent) is not ANY:
+        if agent == "koderz" and each.inside and "url" in each.server:
+            raise KoderzError(f"{where}{each.name} is reached by HTTP from within the sandbox: name another agent")
+        if each.kind == "memory" and not each.text and agent not in _OWN[1:]:
             raise KoderzError(f"{where}{each.name}: the agent {agent} takes a memory that is a file of text")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from json import dumps
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,8 +18,9 @@ from koderz.systems.rollouts.agents import MESSAGE, judged
 from koderz.systems.rollouts.agents.options import AgentOptions
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
 
-_FENCE = re.compile(r"^(`{3,})(shell|edit)(?:[ \t]+([^\n`]+))?[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_OPENED = re.compile(r"^`{3,}(shell|edit)\b", re.MULTILINE)
+_FENCE = r"^(`{3,})(%s)(?:[ \t]+([^\n`]+))?[ \t]*\n(.*?)^\1[ \t]*$"
+_OPENED = r"^`{3,}(?:%s)\b"
+_KINDS, _CALL = "shell|edit", "|call"
 _HALVES = re.compile(r"\A<{7}[^\n]*\n(.*?)^={7}\n(.*?)^>{7}[^\n]*\s*\Z", re.MULTILINE | re.DOTALL)
 
 _CAUSES = {
@@ -52,14 +55,26 @@ TOOLS = (
 )
 
 
+_CALLING = """Call a tool of a server with its arguments, which are JSON:
+
+```call NAME
+{"name": "value"}
+```
+
+The tools, each with the schema of its arguments:
+"""
+
+
 class Action(NamedTuple):
     """An action that a reply asks for."""
 
-    command: str  # empty for an edit
+    command: str  # empty for an edit, and for a call
     path: str = ""
     old: str = ""
     new: str = ""
     wrong: str = ""  # why it can't be carried out
+    tool: str = ""  # of an MCP server
+    arguments: Mapping[str, Any] = MappingProxyType({})  # of that
 
 
 def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
@@ -96,16 +111,22 @@ async def koderz_agent(
     done: list[str] = []
 
     async def work(part: Task) -> str:
+        async with workspace.tools() as tools:
+            return await conversation(part, tools)
+
+    async def conversation(part: Task, tools: Mapping[str, Mapping[str, Any]]) -> str:
         added = f"\n\n{text}" if (text := told_of([each.mounted for each in workspace.additions])) else ""
         system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir) + added}
-        messages: list[Message] = [{"role": "tools", "content": [*TOOLS]}, system, *part.messages]
+        offered = [*TOOLS, *tools.values()]
+        messages: list[Message] = [{"role": "tools", "content": offered}, system, *part.messages]
         reply = await ask(messages)
         if reply.finish_reason == REJECTED:
+            added += f"\n\n{_CALLING}{listed_of(tools)}" if tools else ""
             system = {"role": "system", "content": prompts.render("agent-system", workdir=workspace.workdir) + added}
             messages = [system, *part.messages]
             reply = await ask(messages)
         for turn in range(1, max_turns + 1):
-            asked = read_calls(reply.tool_calls) or read_actions(reply.text)
+            asked = read_calls(reply.tool_calls, tools) or read_actions(reply.text, tools)
             if not asked and asked is not None:
                 MESSAGE.set(reply.text)
                 return LENGTH_REASONING if reply.truncated == "reasoning" else _CAUSES.get(reply.finish_reason, "")
@@ -116,7 +137,7 @@ async def koderz_agent(
             for action in asked or ():
                 if workspace.seconds_left <= 0:
                     return "agent_timeout"
-                done.append(action.command)
+                done.append(f"{action.tool} {dumps(action.arguments)}" if action.tool else action.command)
                 told.append(await _carried_out(action, workspace, command_timeout))
             messages += _results(reply.tool_calls, told)
             if workspace.seconds_left <= 0:
@@ -128,14 +149,24 @@ async def koderz_agent(
     return await judged(task, judge, workspace, work, done)
 
 
-def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[Action]:
-    """The actions that tool calls ask for, one each."""
-    return [_called(call["function"]) for call in calls]
+def listed_of(tools: Mapping[str, Mapping[str, Any]]) -> str:
+    """The tools of MCP servers for a model that can't be offered them as functions."""
+    listed = [tool["function"] for tool in tools.values()]
+    return "\n".join(f"- {each['name']}: {each['description']} {dumps(each['parameters'])}" for each in listed)
 
 
-def _called(function: Mapping[str, Any]) -> Action:
+def read_calls(calls: Sequence[Mapping[str, Any]], tools: Collection[str] = ()) -> list[Action]:
+    """The actions that tool calls ask for, one each. `tools`: the names of those of MCP servers."""
+    return [_called(call["function"], tools) for call in calls]
+
+
+def _called(function: Mapping[str, Any], tools: Collection[str]) -> Action:
     try:
         given = orjson.loads(function["arguments"] or "{}")
+        if function["name"] in tools:
+            if not isinstance(given, dict):
+                raise TypeError("its arguments have to be an object")
+            return Action("", tool=function["name"], arguments=given)
         names = {tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS}
         values = [given[name] for name in names[function["name"]]]
         if not all(isinstance(value, str) for value in values):
@@ -154,27 +185,36 @@ def _results(calls: Sequence[Mapping[str, Any]], told: Sequence[str]) -> list[Me
     ]
 
 
-def read_actions(text: str) -> list[Action] | None:
-    """The actions in a reply, in order; None if a block can't be read."""
-    found = [*_FENCE.finditer(text)]
+def read_actions(text: str, tools: Collection[str] = ()) -> list[Action] | None:
+    """The actions in a reply, in order; None if a block can't be read. `tools`: the names of those of MCP servers."""
+    kinds = _KINDS + (_CALL if tools else "")
+    fence = re.compile(_FENCE % kinds, re.MULTILINE | re.DOTALL)
     actions: list[Action] = []
-    for block in found:
+    for block in fence.finditer(text):
         _, kind, path, body = block.groups()
         if kind == "shell":
             actions.append(Action(body))
             continue
+        if kind == "call":
+            actions.append(_called({"name": (path or "").strip(), "arguments": body}, tools))
+            continue
         halves = _HALVES.match(body)
         if halves is None or not path:
             return None
-        actions.append(Action("", path.strip(), *halves.groups()))
-    rest = _FENCE.sub("", text)
-    return None if _OPENED.search(rest) else actions
+        old, new = halves.groups()
+        actions.append(Action("", path.strip(), old, new))
+    rest = fence.sub("", text)
+    return None if re.search(_OPENED % kinds, rest, re.MULTILINE) else actions
 
 
 async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: float) -> str:
     """Carries out an action; returns the text for the model."""
     if action.wrong:
         return action.wrong
+    if action.tool:
+        done = await workspace.call(action.tool, action.arguments, seconds)
+        ended = f"ended for its {done['cause']} limit" if done["cause"] else "error" if done["status"] else ""
+        return "\n".join(filter(None, [done["output"].rstrip(), ended and f"[{ended}]"]))
     if not action.command:
         done = await workspace.edit(action.path, action.old, action.new)
         return f"edit {action.path}: {done['output']}"

@@ -10,11 +10,11 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
@@ -27,9 +27,9 @@ from koderz.connections import httpx, open_client, told
 from koderz.errors import Fault, KoderzError
 from koderz.models.transport import proxy_for
 from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Mount
-from koderz.sandbox.workspace.folders import scratch
-from koderz.systems.rollouts.additions import Addition
-from koderz.systems.rollouts.agents.traffic import LARGEST, Traffic, messages_of, tools_of
+from koderz.sandbox.workspace.folders import TREE, scratch
+from koderz.systems.rollouts.additions import Addition, server_name
+from koderz.systems.rollouts.agents.traffic import LARGEST, Traffic, digests_of, listed_in, messages_of, text_of_answer
 from koderz_tracker.scrubber import is_secret_variable
 
 RELAY = Path(__file__).parents[1] / "guest/relay.py"
@@ -55,7 +55,7 @@ class Link:
         self.server: asyncio.Future[Send] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()  # how the server ended
         self.fault: KoderzError | None = None  # what kept a server from being begun that isn't its own doing
-        self._traffic, self._is_left = traffic, False
+        self.traffic, self._is_left = traffic, False
         self._leave: Callable[[], Any] | None = None  # has the server end
         self._tasks = set[asyncio.Task[None]]()
 
@@ -81,7 +81,7 @@ class Link:
             self.leave()
         try:
             if await _carried(request.content, self.answer):
-                self._traffic.find(f"it floods, for which it is ended: a message has more than {LARGEST >> 20} MB")
+                self.traffic.find(f"it floods, for which it is ended: a message has more than {LARGEST >> 20} MB")
         finally:
             self.end("ended")
             _close(request)
@@ -121,7 +121,7 @@ class Link:
 
     async def ask(self, line: bytes) -> None:
         """Takes a line of the agent's."""
-        for key in self._traffic.asked(id(self), line):
+        for key in self.traffic.asked(id(self), line):
             hangs = f"it hangs: no answer in {ANSWER_SECONDS:g} s"
             asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._give_up, key, hangs)
         await (await self.server)(line)
@@ -132,7 +132,7 @@ class Link:
             ended = (messages_of(line[1:]) or [{}])[0]
             words = " ".join(str(ended.get("words")).split())[-_WORDS:]
             self.end(f"ended with exit code {ended.get('status')}: {words}".rstrip(": "))
-        elif self._traffic.answered(id(self), line):
+        elif self.traffic.answered(id(self), line):
             await (await self.agent)(line)
 
     def leave(self) -> None:
@@ -146,7 +146,7 @@ class Link:
         if not self.over.done():
             self.over.set_result(words)
             if not self._is_left and words != "ended":
-                self._traffic.find(f"it {words}")
+                self.traffic.find(f"it {words}")
 
     async def _hear(self, answer: httpx.Response, session: dict[str, str]) -> None:
         """Takes what a server of HTTP answers, JSON or events, and the headers of the `session` that it begins."""
@@ -175,7 +175,7 @@ class Link:
 
     def _give_up(self, key: str, why: str) -> None:
         """Answers a request in the server's place."""
-        if answer := self._traffic.give_up(key, why):
+        if answer := self.traffic.give_up(key, why):
             self._begin(self._tell(answer))
 
     async def _tell(self, line: bytes) -> None:
@@ -189,6 +189,90 @@ class Link:
         return task
 
 
+class Caller:
+    """koderz itself at the agent's end of a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link, self._number = link, 0
+        self._heard = asyncio.Queue[bytes]()
+        link.agent.set_result(self._heard.put)
+
+    async def asked(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The answer to a request. Raises ValueError where the server ends before it gives one."""
+        self._number += 1
+        asking = asyncio.create_task(self._ask(self._number, method, params))
+        try:
+            await asyncio.wait((asking, self.link.over), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise ValueError(self.link.over.result())
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """The tools that the server lists. Raises ValueError if it doesn't in time."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                return await self._listed()
+        except TimeoutError:
+            how = await self.leave()
+            raise ValueError(f"hasn't listed its tools in {START_SECONDS:g} s, and {how}") from None
+
+    async def leave(self) -> str:
+        """Has the server end, as agents do. Returns how it did."""
+        self.link.leave()
+        await asyncio.wait([self.link.over], timeout=_END_SECONDS)
+        return self.link.over.result() if self.link.over.done() else "goes on when it is told to end"
+
+    async def _ask(self, number: int, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        await self.link.ask(orjson.dumps(message) + b"\n")
+        while True:
+            for each in messages_of(await self._heard.get()):
+                if each.get("id") == number and "method" not in each:
+                    return each
+
+    async def _listed(self) -> list[dict[str, Any]]:
+        async def result(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+            answer = await self.asked(method, params)
+            if isinstance(found := answer.get("result"), dict):
+                return found
+            raise ValueError(f"answers {method} by {orjson.dumps(answer).decode()[:_WORDS]}")
+
+        greeted = await result("initialize", _CLIENT)
+        await self.link.ask(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        tools, params = list[dict[str, Any]](), dict[str, Any]()
+        for _ in range(1, _PAGES) if "tools" in (greeted.get("capabilities") or {}) else ():
+            page = await result("tools/list", params)
+            tools, params = [*tools, *listed_in(page)], {"cursor": page.get("nextCursor")}
+            if not params["cursor"]:
+                break
+        return tools
+
+
+class Tool(NamedTuple):
+    """A tool of a server."""
+
+    name: str
+    listed: Mapping[str, Any]  # as its server describes it
+    caller: Caller
+
+    def described(self, name: str) -> dict[str, Any]:
+        """The function, by that name, which a model is offered."""
+        schema = self.listed.get("inputSchema")
+        parameters = schema if isinstance(schema, dict) else {"type": "object"}
+        about = {"name": name, "description": str(self.listed.get("description", "")), "parameters": parameters}
+        return {"type": "function", "function": about}
+
+    async def call(self, arguments: Any) -> tuple[str, bool]:
+        """The text that it answers, and whether that is an error."""
+        try:
+            params = {"name": self.name, "arguments": arguments}
+            return text_of_answer(await self.caller.asked("tools/call", params))
+        except (ValueError, OSError) as error:
+            return f"its server {error}", True
+
+
 class Servers:
     """The MCP servers of one rollout, but for those of HTTP that its task has beside the agent."""
 
@@ -200,6 +284,7 @@ class Servers:
         self._working = set[asyncio.Task[None]]()
         self._run: Run
         self._command: Command
+        self._checkout: Path | None = None  # that servers beside koderz' own agent see
         self.folders = [str(RELAY)] if servers else []  # that the agent's sandbox has to show, each at its own place
 
     def configured(self, token: str) -> tuple[Addition, ...]:
@@ -216,13 +301,30 @@ class Servers:
         """
         self._run, self._command = run, command
         for name, each in self._of.items():
-            link = Link(Traffic())
-            async with self._started(each, link, place):
-                try:
-                    self._traffic[name].tools = await _tools_at(link)
-                except ValueError as error:
-                    why = self._without_secrets(f"the MCP server {each.name} {error}")
-                    raise link.fault or Fault(why, cause="mcp") from None
+            async with self._started(each, link := Link(Traffic()), place):
+                self._traffic[name].tools = digests_of(await self._listed(each, Caller(link)))
+
+    @asynccontextmanager
+    async def called(self, run: Run, command: Command, checkout: Path) -> AsyncIterator[dict[str, Tool]]:
+        """The tools of servers that work for koderz' own agent, by names that models take. Raises as `begin`.
+
+        Its commands come and go, so that none of them can be what the servers work beside: each has a sandbox of its
+        own, in which it finds the checkout.
+        """
+        self._run, self._command, self._checkout = run, command, checkout
+        found: dict[str, Tool] = {}
+        async with AsyncExitStack() as stack:
+            for name, each in self._of.items():
+                caller = Caller(Link(Traffic()))
+                await stack.enter_async_context(self._started(each, caller.link))
+                stack.push_async_callback(caller.leave)
+                listed = await self._listed(each, caller)
+                caller.link.traffic = self._traffic[name]  # from now on it is the agent that asks
+                self._traffic[name].tools = digests_of(listed)
+                for tool in listed:
+                    called = Tool(str(tool.get("name")), tool, caller)
+                    found.setdefault(server_name(f"{each.bare_name}__{called.name}"), called)
+            yield found
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves an end of a link, /mcp/NAME/END/LINK, to whoever has the token of the bridge."""
@@ -257,6 +359,13 @@ class Servers:
         for secret in (secret for each in self._of.values() for secret in _secrets_of(each.server)):
             text = text.replace(secret, "[secret]")
         return text
+
+    async def _listed(self, server: Addition, caller: Caller) -> list[dict[str, Any]]:
+        try:
+            return await caller.tools()
+        except ValueError as error:
+            why = self._without_secrets(f"the MCP server {server.name} {error}")
+            raise caller.link.fault or Fault(why, cause="mcp") from None
 
     @asynccontextmanager
     async def _started(self, server: Addition, link: Link, place: Path | None = None) -> AsyncIterator[None]:
@@ -300,6 +409,8 @@ class Servers:
         try:
             with scratch() as own:
                 where = own if server.is_apart or place is None else place
+                if self._checkout and not server.is_apart:
+                    (own / TREE[0]).symlink_to(self._checkout)
                 ended = await self._run(replace(command, argv=argv, mounts=mounts, bridge=serve), where)
             if not link.server.done():
                 link.end(f"can't be started: {ended.output.strip()[-_WORDS:]}")
@@ -345,45 +456,6 @@ def _end_input(request: web.Request) -> None:
 def _close(request: web.Request) -> None:
     if (transport := request.transport) is not None:
         transport.close()
-
-
-async def _tools_at(link: Link) -> Mapping[str, str]:
-    """The tools of the server at a link, see `tools_of`. Raises ValueError if it doesn't list them in time."""
-    heard = asyncio.Queue[bytes]()
-    link.agent.set_result(heard.put)
-
-    async def asked(method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        await link.ask(orjson.dumps(message) + b"\n")
-        while True:
-            for each in messages_of(await heard.get()):
-                if each.get("id") == number and isinstance(each.get("result"), dict):
-                    return dict(each["result"])
-                if each.get("id") == number and "method" not in each:
-                    raise ValueError(f"answers {method} by {orjson.dumps(each).decode()[:_WORDS]}")
-
-    async def listed() -> Mapping[str, str]:
-        greeted = await asked("initialize", _CLIENT, 0)
-        await link.ask(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-        tools, params = dict[str, str](), dict[str, Any]()
-        for number in range(1, _PAGES) if "tools" in (greeted.get("capabilities") or {}) else ():
-            page = await asked("tools/list", params, number)
-            tools, params = {**tools, **tools_of(page)}, {"cursor": page.get("nextCursor")}
-            if not params["cursor"]:
-                break
-        return tools
-
-    listing = asyncio.create_task(listed())
-    try:
-        await asyncio.wait((listing, link.over), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if listing.done():
-            return listing.result()
-        late = "" if link.over.done() else f"hasn't listed its tools in {START_SECONDS:g} s, and "
-        link.leave()
-        await asyncio.wait([link.over], timeout=_END_SECONDS)
-        raise ValueError(f"{late}{link.over.result() if link.over.done() else 'goes on when it is told to end'}")
-    finally:
-        listing.cancel()
 
 
 def _relay(name: str, token: str, server: Mapping[str, Any], *, agent: bool = True) -> dict[str, Any]:

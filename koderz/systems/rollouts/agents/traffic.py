@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -105,17 +105,15 @@ class Traffic:
         request = self._open.pop(key)
         result, error = _table(answer.get("result")), answer.get("error")
         if request.method == "tools/list" and error is None:
-            self._compare(tools_of(result), is_whole=not (request.is_part or result.get("nextCursor")))
+            self._compare(digests_of(listed_in(result)), is_whole=not (request.is_part or result.get("nextCursor")))
         if request.method != "tools/call":
             return
-        is_error = error is not None or result.get("isError") is True
+        told, is_error = text_of_answer(answer)
         if request.tool not in self.tools and not is_error:
             self.find(f"it answers for {request.tool}, which it doesn't list")
         if request.tool in self.tools and _table(error).get("code") in _REFUSED:
             self.find(f"it lists {request.tool}, and refuses it: {_table(error).get('message')}")
-        seconds, content = time.monotonic() - request.clock, result.get("content")
-        parts = [_table(part) for part in (content if isinstance(content, list) else ())]
-        told = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts) or _json(error or result)
+        seconds = time.monotonic() - request.clock
         self.counts.update(calls=1, errors=int(is_error), bytes=size, us=round(seconds * 1e6))
         call: dict[str, Any] = {"tool": request.tool, "arguments": request.arguments, "result": _cut(told)}
         call |= {"is_error": is_error, "begun": request.begun, "seconds": round(seconds, 4), "bytes": size}
@@ -143,11 +141,24 @@ def messages_of(line: bytes) -> list[dict[str, Any]]:
     return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
 
 
-def tools_of(result: Mapping[str, Any]) -> dict[str, str]:
-    """The tools in an answer to `tools/list`: a digest of each by its name."""
+def listed_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools in an answer to `tools/list`."""
     listed = result.get("tools")
-    tools = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def digests_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """A digest of each tool by its name."""
     return {str(each.get("name")): hashlib.sha256(_json(each).encode()).hexdigest()[:16] for each in tools}
+
+
+def text_of_answer(answer: Mapping[str, Any]) -> tuple[str, bool]:
+    """The text of an answer to `tools/call`, in which other content is named, and whether it is an error."""
+    result, error = _table(answer.get("result")), answer.get("error")
+    content = result.get("content")
+    parts = [_table(part) for part in (content if isinstance(content, list) else ())]
+    text = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts) or _json(error or result)
+    return text, error is not None or result.get("isError") is True
 
 
 def _table(value: object) -> Mapping[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ class Bench:
     """A workspace that keeps what it was asked, and a model that is told its replies."""
 
     workdir, seconds_left, additions = "/workspace", 100.0, ()
+    offered: Mapping[str, Mapping[str, Any]] = {}
 
     def __init__(self, *replies: Reply) -> None:
         self.replies, self.asked = list(replies), list[Sequence[Message]]()
@@ -64,6 +66,14 @@ class Bench:
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         self.done.append((path, old, new))
         return {"output": "written", "status": 0, "cause": ""}
+
+    @asynccontextmanager
+    async def tools(self) -> AsyncIterator[Mapping[str, Mapping[str, Any]]]:
+        yield self.offered
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        self.done.append((tool, arguments))
+        return {"output": "P-7", "status": int("key" not in arguments), "cause": ""}
 
     async def diff(self) -> dict[str, Any]:
         return {"diff": "d", "too_large": False}
@@ -108,6 +118,40 @@ def test_blocks_stand_in_where_a_server_refuses_tools() -> None:
     assert bench.done == ["ls\n"]
     assert [message["role"] for message in bench.asked[1]] == ["system", "user"]
     assert "```shell" in bench.asked[1][0]["content"]
+
+
+class Served(Bench):
+    """A workspace with a tool of an MCP server."""
+
+    schema: Mapping[str, Any] = {"type": "object", "properties": {"key": {"type": "string"}}}
+    about: Mapping[str, Any] = {"name": "parcels__code", "description": "The code.", "parameters": schema}
+    offered: Mapping[str, Mapping[str, Any]] = {"parcels__code": {"type": "function", "function": about}}
+
+
+def test_tools_of_servers_are_offered_and_called() -> None:
+    calls = call("parcels__code", '{"key": "abc"}'), call("parcels__code", "{}", 2), call("parcels__code", "[1]", 3)
+    bench = Served(Reply(1, "", tool_calls=calls), Reply(2, "Done."))
+    assert bench.solve().passed
+    assert bench.asked[0][0]["content"][-1] == Served.offered["parcels__code"]
+    assert bench.done == [("parcels__code", {"key": "abc"}), ("parcels__code", {})]
+    told = [message["content"] for message in bench.asked[1][-3:]]
+    assert told[:2] == ["P-7", "P-7\n[error]"]
+    assert told[2].startswith("parcels__code can't be called so")
+
+
+def test_tools_of_servers_are_called_by_blocks_where_a_model_takes_no_tools() -> None:
+    said = '```call parcels__code\n{"key": "abc"}\n```\n```call other__tool\n{}\n```\n```call parcels__code\n{key}\n```'
+    rejected = Reply(1, "no tools here", finish_reason="rejected")
+    bench = Served(rejected, Reply(2, said), Reply(3, "Done."))
+    assert bench.solve().passed
+    assert "- parcels__code: The code. {" in bench.asked[1][0]["content"]
+    assert bench.done == [("parcels__code", {"key": "abc"})]
+    told = bench.asked[2][-1]["content"].split("\n\n")
+    assert [line.split(":")[0] for line in told] == [
+        "P-7", "other__tool can't be called so", "parcels__code can't be called so",
+    ]  # fmt: skip
+    assert read_actions("```call parcels__code\n{}", ["parcels__code"]) is None
+    assert read_actions(said) == []  # which is none of ours without servers
 
 
 def test_work_is_graded_where_its_conversation_outgrows_the_context() -> None:
