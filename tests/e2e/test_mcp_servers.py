@@ -107,7 +107,7 @@ def test_server_works_beside_its_agent_in_each_kind_of_sandbox(anywhere: Shell) 
     assert found["dead"]["faults"] == {"mcp": 1}
 
 
-def test_own_agent_calls_the_servers_of_its_arm(koderz: Shell) -> None:
+def test_servers_of_arms_are_called_by_koderz_own_agent(koderz: Shell) -> None:
     arms(koderz, 'agent = "koderz"\nmodel = "openai/m"', sound="shows", dies="dies", dead="dead")
     (koderz.folder / "koderz.toml").write_text('[prices."openai/m"]\ninput = 1.0\noutput = 2.0\n')
     with scripted_model() as model:

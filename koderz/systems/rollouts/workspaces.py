@@ -48,7 +48,7 @@ def _seen(folders: Iterable[str]) -> list[Mount]:
 
 
 def _shown(output: str, status: int, cause: str) -> dict[str, Any]:
-    """What an agent is told of what it did, which is `whole` beside an output that is cut."""
+    """The result of what an agent did, `whole` beside an output that is cut."""
     if len(output) <= _SHOWN:
         return {"output": output, "status": status, "cause": cause}
     half = _SHOWN // 2

@@ -219,7 +219,7 @@ class Caller:
             raise ValueError(f"hasn't listed its tools in {START_SECONDS:g} s, and {how}") from None
 
     async def leave(self) -> str:
-        """Has the server end, as agents do. Returns how it did."""
+        """Ends the server as agents do, and returns how it did."""
         self.link.leave()
         await asyncio.wait([self.link.over], timeout=_END_SECONDS)
         return self.link.over.result() if self.link.over.done() else "goes on when it is told to end"

@@ -66,11 +66,10 @@ def helps(
 ) -> None:
     """Tell whether a skill, server, context file or memory helps an agent.
 
-    The same tasks are run with and without it, until that is decided.
-
-    Each thing that is named has an arm, compared with a plain one; several revisions of one thing are compared with
-    the first. The plan says first what difference the tasks can show. The same command again goes on where it was
-    stopped; --seed N begins anew. Exit code 1 with --fail-on-regression where something is shown to harm.
+    The same tasks are run with and without it, until that is decided. Each thing that is named has an arm, compared
+    with a plain one; several revisions of one thing are compared with the first. The plan says first what difference
+    the tasks can show. The same command again goes on where it was stopped; --seed N begins anew. Exit code 1 with
+    --fail-on-regression where something is shown to harm.
 
     Examples:
         koderz helps
