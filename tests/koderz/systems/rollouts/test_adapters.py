@@ -147,7 +147,7 @@ def test_agent_without_its_skill_is_not_started(tmp_path: Path) -> None:
             "skill",
             "the agent aider can't be given sql-style@v1 (skill); it takes context, memory: name another",
         ),
-        ("koderz", "mcp", "it takes context, memory, skill, system prompt"),
+        ("mini-swe-agent", "mcp", "it takes context, memory, skill, system prompt"),
         ("unknown", "context", "it takes nothing beyond its task"),
         ("codex", "memory", "the agent codex takes a memory that is a file of text"),
     ],
@@ -158,6 +158,13 @@ def test_addition_that_an_agent_cannot_be_given_is_named(tmp_path: Path, agent: 
         require_taken(agent, given, "own.toml: ")
     assert str(told.value).startswith("own.toml: ")
     assert why in str(told.value)
+
+
+def test_server_of_http_in_its_sandbox_is_refused_by_koderz_own_agent() -> None:
+    server = Addition("mcp", "docs", "", "0", {"type": "http", "url": "http://localhost:8000/mcp"})
+    require_taken("koderz", [server])
+    with pytest.raises(KoderzError, match="docs is reached by HTTP from within the sandbox: name another agent"):
+        require_taken("koderz", [replace(server, inside=True)])
 
 
 def test_agents_without_a_model_are_given_anything(tmp_path: Path) -> None:
