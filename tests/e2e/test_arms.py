@@ -265,8 +265,8 @@ def test_task_with_servers_is_left_out_where_its_agent_takes_none(koderz: Shell)
     server = '[[environment.mcp_servers]]\nname = "db"\ntransport = "stdio"\ncommand = "serve"\n'
     toml.write_text(toml.read_text().replace("sample/greeting", "sample/served") + server)
     own = ("rollouts", "run", "--dataset", "tasks", "--model", "simulated", "--sandbox", "local", "--dry-run")
-    assert "the agent koderz can't be given db (mcp)" in koderz(*own, "--agent", "koderz", code=2).err
-    assert "sample/served is left out: the agent koderz" in koderz(*own, "--agent", "koderz", "--skip-unrunnable").err
+    assert "the agent aider can't be given db (mcp)" in koderz(*own, "--agent", "aider", code=2).err
+    assert "sample/served is left out: the agent aider" in koderz(*own, "--agent", "aider", "--skip-unrunnable").err
     shown = koderz(*own, "--agent", "codex").out
     assert "Given to agents: the mcp db" in shown
 
@@ -283,10 +283,8 @@ def test_skills_and_servers_of_a_task_are_in_every_arm(koderz: Shell, model: Scr
     (task / "environment/own.py").write_text(_SERVER.replace(OWN["mcp"], _canary(922)))
     dockerfile = task / "environment/Dockerfile"
     dockerfile.write_text(f"{dockerfile.read_text()}COPY skills /opt/skills\nCOPY own.py /opt/own.py\n")
-    toml = '[environment]\nskills_dir = "/opt/skills"\n'
-    if agent != "koderz":  # which takes no server
-        server = 'name = "own codes"\ntransport = "stdio"\ncommand = "python3"\nargs = ["/opt/own.py"]\n'
-        toml += f"[[environment.mcp_servers]]\n{server}"
+    server = 'name = "own codes"\ntransport = "stdio"\ncommand = "python3"\nargs = ["/opt/own.py"]\n'
+    toml = f'[environment]\nskills_dir = "/opt/skills"\n[[environment.mcp_servers]]\n{server}'
     (task / "task.toml").write_text(f"{(task / 'task.toml').read_text()}\n{toml}")
     _with_arms(koderz.folder, agent, model_name(agent))
     real = _installed(agent)
@@ -297,7 +295,7 @@ def test_skills_and_servers_of_a_task_are_in_every_arm(koderz: Shell, model: Scr
     ]
     koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env={**model.env(), "PATH": path})
     last = [set(CANARY.findall(json.dumps(body))) for _, body in model.asked if COMMAND in json.dumps(body)]
-    wanted = {_canary(921)} | ({_canary(922)} if real and agent != "koderz" else set())
+    wanted = {_canary(921)} | ({_canary(922)} if real else set())
     assert len(last) == 2  # one of each arm
     assert all(wanted <= canaries for canaries in last)
     if real:
