@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.settings.systems import OWN
-from tests.conftest import Server, Shell
+from tests.conftest import NOISY, Server, Shell
 from tests.forks import Forks
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +78,9 @@ def without(tmp_path: Path) -> Iterator[Callable[..., Copy]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deleted", OWN)
+@pytest.mark.parametrize(
+    "deleted", [pytest.param(name, marks=pytest.mark.others(NOISY)) if name == "serving" else name for name in OWN]
+)
 def test_deletion_of_a_system_leaves_the_others_whole(
     deleted: str, without: Callable[..., Copy], serve: Callable[..., Server]
 ) -> None:
