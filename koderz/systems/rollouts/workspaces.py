@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox import open_workspaces
@@ -24,12 +24,14 @@ from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.afresh import Terms
-from koderz.systems.rollouts.agents.servers import Servers, Tool
 from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Stage
 from koderz.systems.rollouts.trees import prepared, shown
+
+if TYPE_CHECKING:
+    from koderz.systems.rollouts.agents.servers import Servers, Tool
 
 PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
 """The workspace folder of the running experiment, as others may end with the same diff at the same time."""
@@ -154,7 +156,9 @@ class Workspace:
         self._begun, self._step = False, ""  # whether a step was begun; the one that is worked on
         self._before_step = 0.0  # seconds of those before it
         self.servers: list[Mapping[str, Any]] = []  # the numbers of MCP servers, of each work of an agent
-        self._tools: Mapping[str, Tool] = {}  # of servers that work
+        self._served = AsyncExitStack()  # by which the MCP servers of koderz' own agent end
+        self._mcp: Servers
+        self._tools: Mapping[str, Tool]
         self._pending: list[Callable[[], Awaitable[Any]]] = []
         self._began, self._before = time.monotonic(), 0.0
 
@@ -196,7 +200,6 @@ class Workspace:
         if not any(each.kind == "mcp" for each in self.additions):
             yield {}
             return
-        self._served = AsyncExitStack()
         async with self._served:
             yield (await self._done("tools", self._begin_servers))["tools"]
             recorded = await self._done("servers", self._end_servers)
@@ -216,20 +219,21 @@ class Workspace:
         return await self._done("call", called, tool=tool, arguments=arguments)
 
     async def _begin_servers(self) -> dict[str, Any]:
-        servers, backend = Servers(self.additions), self._stores.backend_of(self._task)
+        from koderz.systems.rollouts.agents.servers import Servers  # with a server of HTTP, which few runs need
+
+        self._mcp, backend = Servers(self.additions), self._stores.backend_of(self._task)
         if backend.name == "modal" and any(each.kind == "mcp" and not each.is_apart for each in self.additions):
             raise Fault("koderz' own agent has no MCP servers beside it on Modal: use another sandbox", cause="mcp")
-        wanted = self._command([], _seen(servers.folders), max(1.0, self.seconds_left), {}, home=True)
+        wanted = self._command([], _seen(self._mcp.folders), max(1.0, self.seconds_left), {}, home=True)
         began = time.monotonic()
-        calling = servers.called(backend.run, wanted, self._place / TREE[0])
+        calling = self._mcp.called(backend.run, wanted, self._place / TREE[0])
         self._tools = await self._served.enter_async_context(calling)
         self._began += time.monotonic() - began  # which is none of the agent's time
-        self._record_servers = servers.record
         return {"tools": {name: tool.described(name) for name, tool in self._tools.items()}}
 
     async def _end_servers(self) -> dict[str, Any]:
         await self._served.aclose()
-        return {"mcp": self._record_servers()}
+        return {"mcp": self._mcp.record()}
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         """Replaces the only occurrence of `old` in a file; with no `old`, writes the file. `{output, status}`."""
