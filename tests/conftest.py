@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import os
 import shutil
@@ -16,9 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -194,6 +197,19 @@ class Shell:
 def whole_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file that may be written meanwhile: the last one counts once it has ended."""
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def script_module(name: str) -> ModuleType:
+    """A program of scripts/ as a module, which finds `checkout` beside it."""
+    folder = Path(__file__).resolve().parents[1] / "scripts"
+    loader = SourceFileLoader(name, str(folder / name))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # dataclasses look there
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        loader.exec_module(module)
+    return module
 
 
 def nothing_judged(koderz: Shell, mode: str) -> None:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from importlib.machinery import SourceFileLoader
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "bench_decide"
+from tests.conftest import script_module
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = SourceFileLoader("bench_decide", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("bench_decide", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_decide"] = module
-    loader.exec_module(module)
-    return module
+    return script_module("bench_decide")
 
 
 @pytest.fixture(scope="module")

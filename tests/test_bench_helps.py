@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from importlib.machinery import SourceFileLoader
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "bench_helps"
+from tests.conftest import script_module
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    sys.path.insert(0, str(SCRIPT.parent))  # where it finds `checkout`
-    try:
-        loader = SourceFileLoader("bench_helps", str(SCRIPT))
-        spec = importlib.util.spec_from_loader("bench_helps", loader)
-        assert spec
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["bench_helps"] = module
-        loader.exec_module(module)
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-    return module
+    return script_module("bench_helps")
 
 
 def test_bench_helps_draws_what_is_promised_and_the_same_again(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.conftest import script_module
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "reference" / "statistics.md").read_text(encoding="utf-8")
@@ -19,13 +19,7 @@ with (ROOT / "docs" / "reference" / "accuracy.csv").open(encoding="utf-8", newli
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = SourceFileLoader("check_statistics", str(ROOT / "scripts" / "check_statistics"))
-    spec = importlib.util.spec_from_loader("check_statistics", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_statistics"] = module  # dataclasses look there
-    loader.exec_module(module)
-    return module
+    return script_module("check_statistics")
 
 
 def test_check_statistics_has_written_all_cases(script: ModuleType) -> None:

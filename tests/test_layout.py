@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import grimp
 import pytest
+
+from tests.conftest import script_module
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 500  # of a module
@@ -59,15 +59,8 @@ def test_imports_run_down_the_floors_and_in_no_circle() -> None:
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script bench_house as a module."""
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    loader = SourceFileLoader("bench_house", str(ROOT / "scripts" / "bench_house"))
-    spec = importlib.util.spec_from_loader("bench_house", loader)
-    assert spec
-    script = importlib.util.module_from_spec(spec)
-    loader.exec_module(script)
-    return script
+def house() -> ModuleType:
+    return script_module("bench_house")
 
 
 def test_names_begin_with_their_feature(house: ModuleType) -> None:

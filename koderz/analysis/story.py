@@ -144,19 +144,19 @@ def told_grade(grade: Grade) -> str:
     return " · ".join([f"{grade.item}: {grade.score:.4g}", *others])
 
 
-def servers_of(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
-    """The records of MCP servers in each work of an agent: `servers`, by name, and `calls`."""
-    for record in records:
-        if isinstance(record, Once) and isinstance(record.value, dict) and isinstance(record.value.get("mcp"), dict):
-            yield record.value["mcp"]
+def servers_of(values: Iterable[object]) -> Iterator[Mapping[str, Any]]:
+    """The records of MCP servers among values that were made once: `servers`, by name, and `calls`."""
+    for value in values:
+        if isinstance(value, dict) and isinstance(value.get("mcp"), dict):
+            yield value["mcp"]
 
 
 def told_servers(story: Story) -> Iterator[str]:
     """A line for each MCP server of the agent, and for each thing that it did wrong."""
-    worked = [each["mcp"] for each in story.made.values() if isinstance(each, Mapping) and "mcp" in each]
-    for name, own in ((name, own) for each in worked for name, own in each["servers"].items()):
-        yield f"{name}: {own['calls']} calls, {own['errors']} failed, {own['seconds']:.3f} s"
-        yield from (f"{name}: {finding}" for finding in own["findings"])
+    for worked in servers_of(story.made.values()):
+        for name, own in worked["servers"].items():
+            yield f"{name}: {own['calls']} calls, {own['errors']} failed, {own['seconds']:.3f} s"
+            yield from (f"{name}: {finding}" for finding in own["findings"])
 
 
 def told_tool(tool: Mapping[str, Any]) -> tuple[str, str]:
@@ -200,7 +200,8 @@ def _steps(records: Sequence[Record]) -> Iterator[StoryStep]:
     asked = _Conversations()
     before: str | None = None
     calls = [record for record in records if isinstance(record, Call)]
-    tools = [tool for each in servers_of(records) for tool in each["calls"]]
+    made = (record.value for record in records if isinstance(record, Once))
+    tools = [tool for each in servers_of(made) for tool in each["calls"]]
     ends = [call.time for call in calls[1:]]
     for call, attempt in _paired(calls, by_call):
         program = attempt.program if attempt and isinstance(attempt.program, str) else None

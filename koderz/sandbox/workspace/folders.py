@@ -41,6 +41,21 @@ def scratch() -> Iterator[Path]:
         remove(folder)
 
 
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """A new folder to fill, which is `folder` once the block has ended, unless another process was quicker."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as own:
+        fresh = Path(own, "whole")
+        fresh.mkdir()
+        yield fresh
+        try:
+            fresh.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+
+
 def new_path(name: str) -> Path:
     """A path in this process's own folder at which nothing exists, for what lives as long as the process."""
     return own_folder() / f"{name}-{time.monotonic_ns()}"

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.folders import files_below
+from koderz.sandbox.workspace.folders import files_below, made_whole
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import require_keys
 
@@ -339,9 +339,7 @@ def _copy(contents: Mapping[str, tuple[bytes, bool]], folder: Path) -> None:
     """Puts contents and whether each is executable into a folder that is there whole or not at all."""
     if folder.is_dir() or not contents:
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-        whole = Path(fresh, "whole")
+    with made_whole(folder) as whole:
         for path, (content, executable) in contents.items():
             (whole / path).parent.mkdir(parents=True, exist_ok=True)
             (whole / path).write_bytes(content)
@@ -349,8 +347,3 @@ def _copy(contents: Mapping[str, tuple[bytes, bool]], folder: Path) -> None:
         for each in [whole, *whole.rglob("*")]:
             if each.is_dir():  # which users of other sandboxes read
                 each.chmod(0o755)
-        try:
-            whole.rename(folder)
-        except OSError:  # another was quicker
-            if not folder.is_dir():
-                raise

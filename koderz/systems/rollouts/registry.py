@@ -9,8 +9,6 @@ import asyncio
 import hashlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -22,6 +20,7 @@ import orjson
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.workspace import git
+from koderz.sandbox.workspace.folders import made_whole
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import meant, require_keys
 
@@ -182,23 +181,14 @@ def _source(url: str, registry: str) -> str:
 
 def _tree(source: str, commit: str, paths: Sequence[str], where: str) -> Path:
     """The folder that has these paths of a commit, fetched if it isn't here yet. Raises KoderzError."""
-    cache = cache_folder() / "tasks"
-    tree = cache / hashlib.sha256("\0".join((source, commit, *sorted(paths))).encode()).hexdigest()[:24]
+    digest = hashlib.sha256("\0".join((source, commit, *sorted(paths))).encode()).hexdigest()
+    tree = cache_folder() / "tasks" / digest[:24]
     if tree.is_dir():
         return tree
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        fresh = Path(folder, "tree")
-        fresh.mkdir()
+    with made_whole(tree) as fresh:
         try:
             with ThreadPoolExecutor(1) as pool:  # an event loop may be running here
                 pool.submit(lambda: asyncio.run(git.export(source, commit, fresh, paths=paths))).result()
         except git.GitError as error:
             raise KoderzError(f"{where}: {commit[:12]} of {source} can't be fetched: {error}") from None
-        try:
-            fresh.rename(tree)
-        except OSError:  # another was quicker
-            if not tree.is_dir():
-                shutil.rmtree(tree, ignore_errors=True)
-                raise
     return tree

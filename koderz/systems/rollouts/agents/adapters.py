@@ -7,21 +7,19 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from koderz.errors import KoderzError
 from koderz.settings.systems import names_of, required
+from koderz.systems.rollouts.additions import KINDS, Addition
 from koderz_tracker.registry import find
-
-if TYPE_CHECKING:
-    from koderz.systems.rollouts.additions import Addition
 
 ACP = "acp:"
 """How the name of an agent begins that speaks the Agent Client Protocol; its command follows."""
 
 _MAKER = {ACP: "koderz.systems.rollouts.agents.acp:AcpAgent"}  # loaded when it is used: it has adapters, too
 
-ANY = frozenset({"skill", "mcp", "context", "memory", "system_prompt"})
+ANY = frozenset(KINDS.values())
 _OWN = ("koderz", "scripted", "oracle", "nop")
 """koderz' own agents, which are given additions of every kind; only the first reads them by itself."""
 
