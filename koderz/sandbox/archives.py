@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import shutil
 import stat
@@ -26,6 +27,9 @@ _ALL_HEADERS = 256 * MB  # of its archive
 _PIECE = 1 << 20
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError, RuntimeError)
 _ZSTD = b"\x28\xb5\x2f\xfd"
+
+tarfile_with_filters = tarfile if hasattr(tarfile, "data_filter") else importlib.import_module("backports.tarfile")
+"""The module `tarfile` with its filters for extraction (PEP 706), which Python has from 3.11.4 on."""
 
 
 def unpack_run(archive: Path, target: Path, *, max_size: int) -> None:

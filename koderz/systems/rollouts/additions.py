@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from koderz.errors import KoderzError
+from koderz.sandbox.archives import tarfile_with_filters as tarfile
 from koderz.sandbox.workspace.folders import files_below, made_whole
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import require_keys

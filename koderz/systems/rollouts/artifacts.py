@@ -10,7 +10,6 @@ import json
 import posixpath
 import shlex
 import shutil
-import tarfile
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from koderz.sandbox.archives import tarfile_with_filters as tarfile
 from koderz.sandbox.workspace import Backend, Command, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.tasks import PUBLISHED, Artifact, Rollout

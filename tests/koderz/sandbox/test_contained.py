@@ -308,13 +308,12 @@ def test_uncontained_programs_of_others_do_not_run() -> None:
     assert asyncio.run(enter(uncontained=True)) == "passed, uncontained"
 
 
-def test_ordinary_user_is_contained(tmp_path: Path) -> None:
+def test_ordinary_user_is_contained() -> None:
     """As nobody if its interpreter can be read by nobody, else as a root of whom the kernel has taken every right."""
     if os.getuid():
         pytest.skip("this is an ordinary user already, so every other test is this one")
-    script = tmp_path / "judge.py"
     root = Path(__file__).parents[3]
-    script.write_text(
+    script = (
         "import ctypes, os, struct\n"
         f"if {not _others_may_run(sys.executable)}:\n"
         "    libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -333,7 +332,7 @@ def test_ordinary_user_is_contained(tmp_path: Path) -> None:
     )
     hostile = [p["source"] for p in PROGRAMS if p["category"] in ("stealing", "escape", "channel")]
     user = {"user": 65534, "group": 65534} if _others_may_run(sys.executable) else {}
-    command = [sys.executable, script, TEST, "def add(x, y): return x + y", *hostile]
+    command = [sys.executable, "-c", script, TEST, "def add(x, y): return x + y", *hostile]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", **user)  # type: ignore[call-overload]
     powers, first, *others = done.stdout.split() or [done.stderr, ""]
     assert (powers, first) == ("0", "passed"), done.stderr
