@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, decide, plan, rescore, resume, retry, run, stream
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
-    from koderz.rewards.judging import open_judge
     from koderz.runs.judge import judge
     from koderz.settings.schema import Settings
+    from koderz.systems.rewards.judging import open_judge
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
     from koderz_tracker.stopping import PairsDecision, decide_pairs
     from koderz_tracker.summary import Summary
@@ -33,7 +33,7 @@ _HOMES = {
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "decide", "plan", "rescore", "resume", "retry", "run", "stream"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
-    "koderz.rewards.judging": ("open_judge",),
+    "koderz.systems.rewards.judging": ("open_judge",),
     "koderz.analysis.forecast": ("Forecast",),
     "koderz.runs.judge": ("judge",),
     "koderz.settings.schema": ("Settings",),

@@ -43,7 +43,6 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         await _docker(environ),
         *[finding for name in names_of("checks") for finding in await _own_check(name, environ)],
         *(Finding(f"system {name}", "broken", why, _REINSTALL) for name, why in broken_systems().items()),
-        await _modal(environ),
         await _ollama(environ),
         *(_provider(name, environ) for name in every_provider() if name not in ("ollama", "simulated")),
         *_sinks(results, environ),
@@ -122,26 +121,6 @@ async def _docker(environ: Mapping[str, str]) -> Finding:
     except KoderzError as error:
         return Finding("docker", "missing", str(error), "only --sandbox docker needs it")
     return Finding("docker", "ok", f"{version}, with the image {image}")
-
-
-async def _modal(environ: Mapping[str, str]) -> Finding:
-    """Checks that `--engine modal` and `--sandbox modal` would work, without creating or starting anything."""
-    from koderz.modal.names import is_configured, names_of
-
-    optional = "only --engine modal and --sandbox modal need it"
-    if not is_configured(environ):
-        return Finding("modal", "missing", "no token here", f"{optional}: modal setup")
-    try:
-        from koderz.modal.cloud import has_app
-
-        app = names_of(environ).app
-        if not await has_app(app):
-            return Finding("modal", "ok", f"--sandbox modal; no app {app} for --engine modal", "koderz modal deploy")
-    except KoderzError as error:
-        return Finding("modal", "missing", str(error), optional)
-    except ImportError:
-        return Finding("modal", "missing", "a token without Modal's SDK", dependency_command("modal"))
-    return Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")
 
 
 async def _ollama(environ: Mapping[str, str]) -> Finding:

@@ -11,9 +11,9 @@ import modal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from koderz.errors import KoderzError
-from koderz.modal.admin import describe
-from koderz.modal.app import app, volume
-from koderz.modal.cloud import require_access, spoken
+from koderz.systems.modal.admin import describe
+from koderz.systems.modal.app import app, volume
+from koderz.systems.modal.cloud import require_access, spoken
 
 __all__ = ["app"]
 

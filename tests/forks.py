@@ -41,10 +41,10 @@ koderz.systems.long_context.browsecomp_plus koderz.systems.long_context.ruler ko
 koderz.systems.patches.gso koderz.systems.optimizers.analysis koderz.analysis.report koderz_tracker
 """
 MODULES = """
-_strptime certifi modal koderz.modal.admin koderz.modal.engine koderz.sandbox.contained koderz.sandbox.judge.pool
-koderz.sandbox.process koderz.sandbox.wasm.session koderz.sandbox.workspace.local koderz.systems.rollouts.suite
-koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming koderz_tracker.credentials filelock
-importlib.metadata jinja2 scipy.stats tenacity tomllib
+_strptime certifi modal koderz.systems.modal.admin koderz.systems.modal.engine koderz.sandbox.contained
+koderz.sandbox.judge.pool koderz.sandbox.process koderz.sandbox.wasm.session koderz.sandbox.workspace.local
+koderz.systems.rollouts.suite koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming
+koderz_tracker.credentials filelock importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request
 _COMMAND = """#!{python} -SE

@@ -41,8 +41,6 @@ _TELL_EVERY = 5.0  # seconds
 class JudgeGroup(DefaultGroup):
     """The group `judge`. Whatever is no command of it is passed to a hidden command."""
 
-    lazy = {"serve": ("koderz.cli.rewards:serve", "Serve a judge over HTTP, for rewards in training.")}  # noqa: RUF012
-
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if args and not is_help(ctx, args[0]) and args[0] not in self.commands:
             args = [self.alone, *args]

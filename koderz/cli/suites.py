@@ -14,6 +14,7 @@ from koderz.cli.options import with_settings
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
 from koderz.settings.layers import Scope
+from koderz.settings.systems import names_of, required
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -159,12 +160,10 @@ def export(
 
     settings = _settings_of(given, trust_config=trust_config)
     suite = load_suite(settings.suite, settings.dataset, settings)
-    if format not in ("rows", "verifiers"):
-        raise KoderzError(f"--format {format}: choose rows or verifiers")
-    if format == "verifiers":
-        from koderz.rewards.verifiers import export_taskset
-
-        for path, number in export_taskset(suite, output):
+    if format != "rows":
+        if format not in (known := names_of("tasksets")):
+            raise KoderzError(f"--format {format}: choose {' or '.join(('rows', *known))}")
+        for path, number in required("tasksets", format)(suite, output):
             say(f"{path}: {number} tasks")
         return
     for path, rows in suite.export(output):

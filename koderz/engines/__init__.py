@@ -263,8 +263,8 @@ ENGINES: Registry[type[Engine]] = Registry(
     "engine",
     "engines",
     _as_class,
-    {"local": "koderz.engines.local:LocalEngine", "modal": "koderz.modal.engine:ModalEngine"},
-    {"engine.local": "koderz.settings.batches:BatchOptions", "engine.modal": "koderz.modal.names:ModalOptions"},
+    {"local": "koderz.engines.local:LocalEngine"},
+    {"engine.local": "koderz.settings.batches:BatchOptions"},
 )
 """The engines that there are: each name stands for a subclass of `Engine`."""
 

@@ -188,7 +188,6 @@ SANDBOXES: Registry[type[Sandbox]] = Registry(
         "docker": "koderz.sandbox.contained:DockerSandbox",
         "podman": "koderz.sandbox.contained:PodmanSandbox",
         "local": "koderz.sandbox.contained:ContainedSandbox",
-        "modal": "koderz.modal.judging:ModalSandbox",
         "uncontained": "koderz.sandbox.contained:UncontainedSandbox",
     },
     {"sandbox.docker": "koderz.sandbox:DockerOptions", "sandbox.podman": "koderz.sandbox:DockerOptions"},

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MOVED = {
+    "koderz.rewards": "koderz.systems.rewards",
+    "koderz.rewards.verl": "koderz.systems.rewards.verl",
     "koderz.rlm": "koderz.systems.long_context.rlm",
     "koderz.suites.rollouts": "koderz.systems.rollouts.results",
     "koderz.suites.code": "koderz.systems.code",
@@ -39,7 +41,9 @@ class MovedModules:
         import importlib
 
         found = importlib.import_module(MOVED[module.__name__])
-        module.__dict__.update({name: value for name, value in vars(found).items() if not name.startswith("__")})
+        module.__dict__.update(
+            {name: value for name, value in vars(found).items() if name == "__getattr__" or name[:2] != "__"}
+        )
 
 
 sys.meta_path.append(MovedModules())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from koderz_tracker.members import require_known
 from koderz_tracker.registry import find, names_of_others, systems_of_others
 
-OWN = ("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving")
+OWN = ("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving", "rewards", "modal")
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 
 Named = Mapping[str, str]
@@ -88,6 +88,12 @@ class System:
 
     formats: Named = field(default_factory=dict)
     """Export formats, by the name that `--format` takes: functions, see `koderz.analysis.formats`."""
+
+    tasksets: Named = field(default_factory=dict)
+    """Packages of a suite for trainers, by the name that `koderz suites export --format` takes.
+
+    Functions of the suite and the folder, which yield each file that they write with its number of tasks.
+    """
 
     checks: Named = field(default_factory=dict)
     """What `koderz doctor` looks at: async functions of the environment that return Findings."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.modal.names import is_configured
+from koderz.systems.modal.names import is_configured
 from tests.conftest import Shell
 
 pytestmark = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.modal.names import gpu_cost
+from koderz.systems.modal.names import gpu_cost
 from tests.conftest import PATIENCE, Shell, wait_for
 from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
 from tests.loopback_modal import ModalServer

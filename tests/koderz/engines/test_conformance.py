@@ -85,7 +85,7 @@ def test_engine_of_an_opener_has_all_members(tmp_path: Path) -> None:
 
 
 def test_engine_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES.known, "nothing", "koderz.modal.names:INPUTS")
+    monkeypatch.setitem(ENGINES.known, "nothing", "koderz.systems.modal.names:INPUTS")
     with pytest.raises(KoderzError, match=r"the engine nothing is no subclass of koderz\.extend\.Engine"):
         ENGINES.load("nothing")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.modal.worker import ContainerState
+from koderz.systems.modal.worker import ContainerState
 from koderz.testing.engines import performed, planned
 from koderz_tracker.records import Attempt
 from tests.conftest import Shell

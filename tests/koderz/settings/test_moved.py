@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from koderz.settings.moved import MOVED
+from koderz.systems.rewards import Client
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -24,3 +25,7 @@ def test_moved_module_shares_its_classes() -> None:
     old = importlib.import_module("koderz.suites.code.options")
     new = importlib.import_module("koderz.suites.options")
     assert old.CodeOptions is new.CodeOptions
+
+
+def test_moved_module_has_names_that_are_imported_when_used() -> None:
+    assert importlib.import_module("koderz.rewards").Client is Client

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from koderz.errors import Unreachable
-from koderz.modal.workspace import Modal
 from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Limits
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained
+from koderz.systems.modal.workspace import Modal
 from tests.conftest import PATIENCE
 from tests.koderz.sandbox.workspace.test_docker import stand_in
 

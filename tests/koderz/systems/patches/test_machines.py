@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault, KoderzError
-from koderz.modal.workspace import Modal
 from koderz.sandbox.workspace import Command, Ended
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.folders import scratch
+from koderz.systems.modal.workspace import Modal
 from koderz.systems.patches.machines import Machine, idle_rules, read_rules
 from koderz.systems.patches.services import service_of
 from koderz.systems.patches.tasks import PerfTask

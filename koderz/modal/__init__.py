@@ -1,1 +1,0 @@
-"""The Modal engine: its app, containers, sandbox, workspaces and administration."""
