@@ -131,19 +131,24 @@ class Forks:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with several threads is not one to fork
         path = os.pathsep.join(map(str, [*filter(None, [site]), Path(__file__).parents[1]]))
+        environ = {**kept, **threads, "PYTHONWARNINGS": "error", "HOME": os.devnull, "PYTHONPATH": path}
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind("")  # a name that the kernel chooses, which needs no file
         listener.listen()
         self._address = listener.getsockname()
         files = [theirs.fileno(), listener.fileno()]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", *map(str, files)],
-            env={**kept, **threads, "PYTHONWARNINGS": "error", "HOME": os.devnull, "PYTHONPATH": path},
-            cwd="/",  # not where there is another koderz
-            stdin=subprocess.DEVNULL,
-            pass_fds=files,
-        )
+        self._process: Fork | subprocess.Popen[bytes]
+        if site:  # what koderz uses is loaded already, by the one that forks this one
+            self._process = forks().run(["tests.forks", "0", "1"], Path("/"), environ, [*files, 2])
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forks", *map(str, files)],
+                env=environ,
+                cwd="/",  # not where there is another koderz
+                stdin=subprocess.DEVNULL,
+                pass_fds=files,
+            )
         theirs.close()
         listener.close()
         atexit.register(self.close)
@@ -206,6 +211,8 @@ def _ask(
 
 
 def _serve(owner: socket.socket, listener: socket.socket) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("koderz", "koderz_tracker")]:
+        del sys.modules[name]  # of another place, where this was forked itself
     from koderz.sandbox.linux.kernel import die_with_parent  # not above: whoever asks loads nothing of koderz
 
     _load()

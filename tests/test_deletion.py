@@ -1,9 +1,11 @@
-"""koderz without one of its systems: the others work, and so does the core without any."""
+"""koderz without one of its systems: the others work. So does each of them alone, and the core without any."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from koderz.settings.systems import OWN
-from tests.conftest import NOISY, Server, Shell
+from tests.conftest import PATIENCE, Server, Shell
 from tests.forks import Forks
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 Command = tuple[object, ...]
-Without = Callable[..., Shell]
 
 HELP: dict[str, list[Command]] = {
     "code": [("benchmark", "run", "--suite", "humaneval", "--help")],
@@ -35,8 +38,11 @@ RUNS: dict[str, Command] = {
         *("--optimizers", "few_shot", "--demo-datasets", "arithmetic"),
     ),
     "rollouts": ("rollouts", "run", "--agent", "oracle"),
-    "patches": ("perf", "run", "koderz-mini__revenue", "--baseline", "--max-blocks", 7),
-    "serving": ("perf", "serve-bench", "--num-prompts", 2, "--random-input-len", 8, "--random-output-len", 4),
+    "patches": ("perf", "run", "koderz-mini__revenue", "--mode", "human", "--gso-strict", "--max-blocks", 1),
+    "serving": (
+        *("perf", "serve-bench", "--num-prompts", 2, "--random-input-len", 8, "--random-output-len", 4),
+        *("--model", "served"),
+    ),
     "questions": (
         *("benchmark", "--suite", "qa", "--dataset", "questions.jsonl", "--scorer", "includes", "--limit", 1),
         *("--model", "simulated"),
@@ -44,6 +50,24 @@ RUNS: dict[str, Command] = {
 }
 SERVER = "koderz-mini__generation"
 """The embedded task whose repository is a server, which the system serving puts under load."""
+
+
+CHECKS = """
+import json, sys
+from typer.testing import CliRunner
+from koderz.cli import app
+from koderz.settings.systems import own_systems
+from koderz.testing.systems import CHECKS
+
+for system in own_systems():
+    for check in CHECKS:
+        check(system)
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    print(done.output)
+    assert done.exit_code == 0, words
+"""
+"""A program that checks all that systems name, and runs commands."""
 
 
 @dataclass(frozen=True)
@@ -55,53 +79,70 @@ class Copy(Shell):
     def forks(self) -> Forks:
         return self.forked
 
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        return super().environment({"PYTHONPATH": str(self.folder / "site"), **(more or {})})
+
     def run(self, *arguments: object, code: int = 0) -> str:
         """What the command prints, to stdout and stderr."""
-        done = self(*arguments, code=code, env={"PYTHONPATH": str(self.folder / "site")})
+        done = self(*arguments, code=code)
         assert "Traceback" not in done.err
         return done.out + done.err
+
+    def check(self, commands: Sequence[Command]) -> str:
+        """What `CHECKS` prints."""
+        (self.folder / "site/checks.py").write_text(CHECKS)
+        words = json.dumps([[str(word) for word in command] for command in commands])
+        with closing(self.forked.start(["checks", words], self.folder, self.environment())) as started:
+            out, err = started.communicate(PATIENCE)
+        assert started.returncode == 0, out + err
+        return out
 
 
 @pytest.fixture
 def without(tmp_path: Path) -> Iterator[Callable[..., Copy]]:
-    """Makes a copy of koderz without some systems."""
+    """Makes a copy of koderz without some systems, of links where that is possible."""
+    (tmp_path / "questions.jsonl").write_text('{"input": "1 + 1?", "target": "2"}\n')
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # on another file system
+            shutil.copy2(source, target)
+
     with ExitStack() as stack:
 
         def make(*names: str) -> Copy:
             left_out = shutil.ignore_patterns("*.pyc.*", *names)  # what is just being compiled, too
             for package in ("koderz", "koderz_tracker"):
-                shutil.copytree(ROOT / package, tmp_path / "site" / package, ignore=left_out)
+                shutil.copytree(ROOT / package, tmp_path / "site" / package, ignore=left_out, copy_function=link)
             assert not any((tmp_path / "site/koderz/systems" / name).exists() for name in names)
             return Copy(tmp_path, stack.enter_context(closing(Forks(tmp_path / "site"))))
 
         yield make
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "deleted", [pytest.param(name, marks=pytest.mark.others(NOISY)) if name == "serving" else name for name in OWN]
-)
-def test_deletion_of_a_system_leaves_the_others_whole(
-    deleted: str, without: Callable[..., Copy], serve: Callable[..., Server]
+@pytest.mark.parametrize("deleted", OWN)
+def test_deletion_of_a_system_leaves_the_others_whole(deleted: str, without: Callable[..., Copy]) -> None:
+    left = [name for name in OWN if name != deleted]
+    helps = [command for name in left for command in HELP[name]]
+    shown = without(deleted).check([("--help",), *helps, *((*RUNS[name], "--dry-run") for name in left)])
+    assert shown.count("PLAN") == len(left)
+
+
+@pytest.mark.parametrize("alone", OWN)
+def test_deletion_of_all_others_leaves_a_system_whole(
+    alone: str, without: Callable[..., Copy], serve: Callable[..., Server]
 ) -> None:
-    koderz = without(deleted)
-    (koderz.folder / "questions.jsonl").write_text('{"input": "1 + 1?", "target": "2"}\n')
-    koderz.run("--help")
-    server = serve("--stream", "--model", "served")
-    for name in OWN:
-        if name == deleted:
-            continue
-        for command in HELP[name]:
-            koderz.run(*command)
-        run = (*RUNS[name], *(("--base-url", server.url) if name == "serving" else ()))
-        assert "PLAN" in koderz.run(*run, "--dry-run")
-        if name != "patches" or deleted == "serving":  # measuring a patch takes 15 seconds
-            koderz.run(*run)
+    koderz = without(*(name for name in OWN if name != alone))
+    for command in HELP[alone]:
+        koderz.run(*command)
+    koderz.run(
+        *RUNS[alone], *(("--base-url", serve("--stream", "--model", "served").url) if alone == "serving" else ())
+    )
     koderz.run("benchmark", "list")
     koderz.run("benchmark", "show", "latest")
 
 
-@pytest.mark.slow
 def test_deletion_of_all_systems_leaves_the_core(without: Callable[..., Copy]) -> None:
     koderz = without(*OWN)
     shown = koderz.run("--help")
@@ -112,7 +153,6 @@ def test_deletion_of_all_systems_leaves_the_core(without: Callable[..., Copy]) -
     koderz.run("doctor", "--help")
 
 
-@pytest.mark.slow
 def test_deletion_of_serving_leaves_out_servers_and_says_so(without: Callable[..., Copy]) -> None:
     koderz = without("serving")
     assert SERVER not in koderz.run("perf", "tasks")

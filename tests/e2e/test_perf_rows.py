@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import venv
 from pathlib import Path
 from typing import Any
@@ -42,38 +41,33 @@ def _predictions(folder: Path, row: dict[str, Any], *kinds: str, model: str = "o
     return path.name
 
 
-def test_gso_row_is_measured_in_all_arms(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+def test_gso_row_is_measured_and_tricks_are_found(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
     row = both["gso"]
-    file = _predictions(koderz.folder, row, "no-op", "clock", "import often")
-    own = ("--dataset", "rows.jsonl", "--predictions", file, "--max-blocks", 17)
-    busy = (0, 3)  # of a machine on which base was too far off from itself: a fault, which rescoring finds again
-    koderz("perf", "run", row["instance_id"], *own, "--quiet", code=busy)
-    summary = koderz.summary()
-    arms = {name: arm["results"] for name, arm in summary["arms"].items()}
-    told = [fault["reason"] for fault in summary["faults"]] or [each["status"] for each in arms["baseline"]]
-    assert re.match("passed|noise: base is", *told)  # by what a busy machine makes of base against itself
-    assert (arms["human"][0]["success"], arms["human"][0]["opt"]) == (True, "opt")
-    found = [(each["status"], each["opt"], each["hack"]) for each in arms["agent"]]
-    assert found == [("passed", "not", None), ("test_failed", "not", "timer"), ("passed", "not", "moved")]
-    koderz("benchmark", "rescore", "latest", "--threshold", 0.5, "--quiet", code=busy)
-    assert koderz.summary()["arms"]["agent"]["results"][2]["hack"] == "moved"
+    file = _predictions(koderz.folder, row, "clock", "import often")
+    own = ("--dataset", "rows.jsonl", "--predictions", file, "--mode", "agent", "--max-blocks", 17)
+    koderz("perf", "run", row["instance_id"], *own, "--quiet")
+    found = [(each["status"], each["opt"], each["hack"]) for each in koderz.summary()["arms"]["agent"]["results"]]
+    assert found == [("test_failed", "not", "timer"), ("passed", "not", "moved")]
+    koderz("benchmark", "rescore", "latest", "--threshold", 0.5, "--quiet")
+    assert koderz.summary()["arms"]["agent"]["results"][1]["hack"] == "moved"
     koderz("benchmark", "export", "latest", "--format", "gso", "--output", "out")
     logs = {path.parts[-3]: path for path in (koderz.folder / "out/logs").rglob("test_output.txt")}
-    assert [status_of(path.read_text()) for _, path in sorted(logs.items())] == ["passed", "test_failed", "passed"]
-    times = times_of(logs["org__m-run_2"].read_text())  # what was moved is among its times
+    assert [status_of(path.read_text()) for _, path in sorted(logs.items())] == ["test_failed", "passed"]
+    times = times_of(logs["org__m-run_1"].read_text())  # what was moved is among its times
     base, moved = (sum((times[side] or [])[0]) for side in ("base", "patch"))
     assert moved > base / 2  # or next to nothing
 
 
-def test_row_is_measured_in_an_environment_prepared_here(koderz: Shell) -> None:
-    row = rows.made(koderz.folder)["gso"]
+def test_rows_are_measured_in_an_environment_prepared_here(koderz: Shell) -> None:
+    made = rows.made(koderz.folder)
     published = {
         "repo": "own/tallies",
         "setup_commands": ["sudo apt-get install -y gcc"],
         "install_commands": ["uv venv --python 3.9", "source .venv/bin/activate", "uv pip install . --reinstall"],
-        "tests": ["import tallied\n" + rows.GSO_SCRIPT],
     }
-    rows.written(koderz.folder, row | published)
+    gso = {**made["gso"], **published, "tests": ["import tallied\n" + rows.GSO_SCRIPT]}
+    iso = {**made["iso"], **published}
+    rows.written(koderz.folder, gso, iso)
     venv.create(koderz.folder / "env")
     (packages,) = koderz.folder.glob("env/lib/python*/site-packages")
     (packages / "tallied.py").touch()
@@ -82,26 +76,22 @@ def test_row_is_measured_in_an_environment_prepared_here(koderz: Shell) -> None:
         'install = ["sh build.sh"]\n'
     )
     own = ("--dataset", "rows.jsonl", "--max-blocks", 17)
-    assert "or in an environment that --overrides names" in koderz("perf", "run", *own, "--mode", "human", code=4).err
-    checked = koderz("perf", "check", *own, "--overrides", "own.toml").out
-    assert checked.startswith(f"ok      {row['instance_id']}: opt: ")
-    koderz("perf", "run", *own, "--mode", "human", "--overrides", "own.toml", "--quiet")
+    run = ("perf", "run", gso["instance_id"], *own, "--mode", "human")
+    assert "or in an environment that --overrides names" in koderz(*run, code=4).err
+    checked = koderz("perf", "check", iso["instance_id"], *own, "--overrides", "own.toml").out
+    assert checked.startswith(f"ok      {iso['instance_id']}: opt: ")
+    koderz(*run, "--overrides", "own.toml", "--quiet")
     (human,) = koderz.summary()["arms"]["human"]["results"]
     assert (human["status"], human["opt"]) == ("passed", "opt")
-
-
-def test_iso_bench_row_is_checked(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
-    name = both["iso"]["instance_id"]
-    checked = koderz("perf", "check", name, "--dataset", "rows.jsonl", "--max-blocks", 17).out
-    assert checked.startswith(f"ok      {name}: opt: ")
 
 
 def test_predictions_for_a_row_are_measured_once_and_graded(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
     row = both["gso"]
     file = _predictions(koderz.folder, row, "good")
     own = ("perf", "opt-at-k", "--run_id", "r", "--dataset_name", "rows.jsonl", "--prediction_paths", file)
+    env = {"KODERZ_MAX_BLOCKS": "1", "KODERZ_GSO_STRICT": "true"}  # GSO's points ask for no more
     for _ in range(2):
-        out = koderz(*own, "--model", "m", env={"KODERZ_MAX_BLOCKS": "12"}).out  # which GSO's points don't ask for
+        out = koderz(*own, "--model", "m", env=env).out
     assert "Instances that improved over base: 1" in out
     assert len([*koderz.results.glob("bench_*/journal.jsonl")]) == 1
     log = koderz.folder / "logs/run_evaluation/r/org__m" / row["instance_id"] / "test_output.txt"

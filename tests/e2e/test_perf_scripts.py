@@ -9,18 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import PATIENCE, Shell
 from tests.loopback_modal import ModalServer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMIT = "c3c1dff"  # of the embedded koderz-mini__dedupe
-
-
-def ran(koderz: Shell, script: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / script), *options]
-    return subprocess.run(
-        command, cwd=koderz.folder, env=koderz.environment(env), capture_output=True, text=True, check=False
-    )
 
 
 @pytest.mark.slow
@@ -44,16 +37,21 @@ def ran(koderz: Shell, script: str, *options: str, **env: str) -> subprocess.Com
 def test_options_are_handed_on_and_defaults_yield_to_them(
     koderz: Shell, script: str, options: str, experiments: int, sandbox: str
 ) -> None:
-    done = ran(koderz, script, "--commit", COMMIT, *options.split(), "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    config = json.loads(done.stdout)["config"]
+    path = SCRIPTS / script
+    command = [path.stem, "--commit", COMMIT, *options.split(), "--dry-run", "--json"]
+    started = koderz.forks().start(command, koderz.folder, koderz.environment({"PYTHONPATH": str(path.parent)}))
+    out, err = started.communicate(PATIENCE)
+    assert started.returncode == 0, err
+    config = json.loads(out)["config"]
     assert (config["problems"], config["sandbox"]) == (["koderz-mini__dedupe"], sandbox)
-    assert json.loads(done.stdout)["planned"] == experiments
+    assert json.loads(out)["planned"] == experiments
 
 
 def test_defaults_yield_to_variables(koderz: Shell) -> None:
-    script, asked = "runners/local_docker_benchmark.py", ("--commit", COMMIT, "--baseline", "--dry-run", "--json")
-    done = ran(koderz, script, *asked, KODERZ_SANDBOX="contained")
+    script = str(SCRIPTS / "runners/local_docker_benchmark.py")
+    command = [sys.executable, script, "--commit", COMMIT, "--baseline", "--dry-run", "--json"]
+    env = koderz.environment({"KODERZ_SANDBOX": "contained"})
+    done = subprocess.run(command, cwd=koderz.folder, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["config"]["sandbox"] == "contained"
 
 

@@ -17,7 +17,7 @@ from koderz.sandbox.workspace import userland
 
 _LOAD_SECONDS = 30.0
 _END_SECONDS = 1.0
-_OF_THE_START = ("PATH", "LD_", "PYTHON", "GLIBC_", "MALLOC_")  # variables that a program heeds as it starts
+_OF_THE_START = ("PATH", "LD_", "GLIBC_", "MALLOC_")  # variables that `python3 -I` heeds as it starts
 
 
 class Interpreter:
@@ -74,5 +74,5 @@ class Interpreter:
 
 
 def fits(environment: Mapping[str, str]) -> bool:
-    """Whether a program with these variables would start as one that is running already."""
+    """Whether `python3 -I` with these variables would start as one that is running already."""
     return not any(name.startswith(_OF_THE_START) for name in environment)

@@ -55,7 +55,7 @@ def _ran(folder: Path, load: str, place: Path, environment: Mapping[str, str] | 
     script.write_text(textwrap.dedent(_LOOK.format(load=load)))
     wanted = Command(
         ["python3", "-I", "-B", "/opt/koderz/script/look.py", "word"],
-        environment or {"OWN": "1"},
+        environment or {"OWN": "1", "PYTHONPATH": "/nowhere", "PYTHONHASHSEED": "1"},
         [Mount(folder, "/opt/koderz/script")],
         limits=Limits(seconds=PATIENCE),
         script=script,
