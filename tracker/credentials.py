@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from koderz_tracker.plain_text import REDACTED, RUN_LENGTH, may_hold_tokens
+from koderz_tracker.plain_text import REDACTED, RUN_LENGTH, WORDS, may_hold_tokens
 
 Span = tuple[int, int]
 
@@ -113,6 +113,8 @@ _TELLING = re.compile(
     r"|-(?:api-?key|token|secret|password)[ =]|\bpass(?:word|phrase|wd)\s+is\s"
 )
 """A quick test: without a match in the lower-cased text, no pattern of names can match."""
+_TELLING_WORDS = (*(word for word in WORDS if word != "cookie"), "signature=", "code=")
+"""One of these is in each match of `_TELLING`: looking for them takes a twentieth of the time."""
 _CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")  # a name, an attribute, the beginning of more
 _CONSTANTS = frozenset({"None", "True", "False", "null", "true", "false", "..."})
 
@@ -202,7 +204,8 @@ def user_parts(text: str) -> Sequence[Span]:
 
 def named_values(text: str) -> Sequence[Span]:
     """The spans of values whose names, such as `password`, say that they are secret."""
-    if not _TELLING.search(text.lower()):
+    lowered = text.lower()
+    if not any(word in lowered for word in _TELLING_WORDS) or not _TELLING.search(lowered):
         return ()
     spans = [match.span(1) for find in (_AUTHORIZATION, _OPTION, _SPOKEN) for match in find.finditer(text)]
     spans += [match.span(3) for match in _CALLED.finditer(text)]

@@ -115,6 +115,15 @@ def test_quick_look_misses_no_format(text: str) -> None:
     assert REDACTED in SCRUBBER.text(f" {text} ")
 
 
+@given(st.from_regex(credentials._TELLING), st.text(max_size=9))
+def test_quick_look_for_words_misses_no_name(telling: str, around: str) -> None:
+    for text in (around + telling, telling + around, f"{telling}={around}x7Kq9Lm2"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(credentials, "_TELLING_WORDS", [""])  # which any text has: every pattern is tried
+            slowly = credentials.named_values(text)
+        assert credentials.named_values(text) == slowly
+
+
 @pytest.mark.parametrize("name", SECRETS)
 def test_secret_of_any_format_is_taken_out_whole(name: str) -> None:
     secret = SECRETS[name]

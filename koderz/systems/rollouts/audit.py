@@ -3,8 +3,9 @@
 Each exploit is carried out in a workspace of its own and graded both as published, where the agent worked, and by
 koderz. A task whose own solution fails, or that passes if nothing is done, is unsound: no exploit is tried on it.
 
-Exploits are tried under a short limit of time. One that is cut by it may pass late, so it's tried again under the
-task's own limit. An exploit that hangs isn't, if nothing in the tests can wake it: it would be cut at any limit.
+Exploits are tried under a short limit of time, several for each core where no clock of the tests could tell. One that
+is cut by it may pass late, so it's tried again under the task's own limit, and with no more at once than there are
+cores. An exploit that hangs isn't, if nothing in the tests can wake it: it would be cut at any limit.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 
 _EXPLOIT_SECONDS = 60.0
 _LEAST_SECONDS = 5.0  # of a run of the tests
-_HANGING = 4  # exploits at once that take no processor, for each that does
+_WAITING = 4  # exploits at once for each core: they hang, or mostly wait for the kernel to make and end namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,12 @@ async def audit_tasks(
 
 
 class _Auditor:
-    """Tries exploits, as many at once as there are cores, and those that hang beside them."""
+    """Tries exploits, as many at once as there are cores, and beside them those that hang or depend on no clock."""
 
     def __init__(self, stores: Stores, exploits: Sequence[Exploit], progress: Progress) -> None:
         self._stores, self._exploits, self._progress = stores, exploits, progress
         cores = os.cpu_count() or 1
-        self._room, self._waiting_room = asyncio.Semaphore(cores), asyncio.Semaphore(cores * _HANGING)
+        self._room, self._waiting_room = asyncio.Semaphore(cores), asyncio.Semaphore(cores * _WAITING)
         self._done = self._all = 0
 
     async def audited(self, task: Rollout) -> Audited:
@@ -187,12 +188,15 @@ class _Auditor:
         """Tries an exploit on the task with shorter limits, and then on the task itself if it was cut by them."""
         if not any(target.takes(exploit) for target in targets):
             return Tried(exploit.name, exploit.kind, applies=False)
-        waits = exploit.hangs and not any(target.may_wake for target in targets)
-        async with self._waiting_room if exploit.hangs else self._room:
+        has_clock = any(target.may_wake for target in targets)
+        room = self._waiting_room if exploit.hangs or not has_clock else self._room
+        async with room:
             began = time.monotonic()
             with scratch() as place:
                 published, ours, cut = await self._tried_in(place, hurried, targets, exploit)
-            if cut and not waits and hurried != task:
+        alone = self._waiting_room if exploit.hangs else self._room
+        if cut and (has_clock or not exploit.hangs) and (hurried != task or room is not alone):
+            async with alone:
                 with scratch() as place:
                     published, ours, _ = await self._tried_in(place, task, targets, exploit)
         self._done += 1

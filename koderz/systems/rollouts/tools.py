@@ -6,6 +6,7 @@ that it wants from wheels or from the environment.
 
 from __future__ import annotations
 
+import compileall
 import re
 import shlex
 import shutil
@@ -24,6 +25,7 @@ TOOLS = "/opt/koderz/tools"
 _GUEST = Path(__file__).with_name("guest")
 _NAMES = ("uv", "uvx", "curl", "wget", "apt-get", "apt")
 _RUNNERS = ("pytest", "py.test")
+_COLOURS = "pygments"  # which is large, and not loaded where there is no terminal
 _INSTALLS = re.compile(r"^(?!\s*#).*(?:\b(?:uvx?|apt-get|apt)\s+\S|astral\.sh/uv)", re.MULTILINE)
 _ENV = f'export PATH="{TOOLS}:$PATH"\n'
 
@@ -65,15 +67,14 @@ def _folder(wheels: str) -> Path:
     (folder / "pytest").mkdir()
     for source, name in userland.pytest_modules():
         target = folder / "pytest" / name
-        shutil.copytree(source, target, ignore=_no_caches) if source.is_dir() else shutil.copyfile(source, target)
+        unused = shutil.ignore_patterns("__pycache__" if name == _COLOURS else "")
+        shutil.copytree(source, target, ignore=unused) if source.is_dir() else shutil.copy2(source, target)
+    # A verifier may not write there, and each would compile pytest anew.
+    compileall.compile_dir(folder / "pytest", rx=re.compile(rf"/{_COLOURS}/"), quiet=2)
     (folder / "site").mkdir()
     for wheel in _usable(Path(wheels)) if wheels else ():
         _unpack(wheel, folder / "site")
     return folder
-
-
-def _no_caches(_folder: str, names: list[str]) -> set[str]:
-    return {"__pycache__"} & {*names}
 
 
 def _usable(folder: Path) -> Iterator[Path]:

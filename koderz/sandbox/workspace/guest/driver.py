@@ -5,12 +5,14 @@ imported before pytest is. In its folder lie `order.json`, which is removed befo
 `reports.jsonl`. Each line of that bears the token of the order.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
 
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+UNLOADED = ("__main__", "guest", "test_it", "koderz")  # modules that are no part of what is loaded for scripts
 LONG = 500  # lines
 PAUSES = 20  # between two looks at what judges, in times of what a look takes
 OF_PYTEST = (
@@ -35,13 +37,14 @@ JUDGES = (
 def load():
     """Imports what pytest and its plugins import for a script that fails. ImportError where there is no pytest.
 
-    Which modules these are is found out in a fork, so that here no session has left anything.
+    Which modules these are is found out in a fork, so that here no session has left anything. Most are known before.
     """
     import importlib
     import tempfile
 
     import pytest
 
+    _load_plugins()
     with tempfile.TemporaryDirectory() as folder:
         if not os.fork():
             try:
@@ -58,6 +61,20 @@ def load():
             continue
 
 
+def _load_plugins():
+    """Imports pytest's own plugins and those that are installed, so that the fork has them, too."""
+    import importlib.metadata
+
+    from _pytest.config import default_plugins
+
+    installed = [] if ALONE in os.environ else importlib.metadata.entry_points(group="pytest11")
+    names = [f"_pytest.{name}" for name in default_plugins] + [each.value.partition(":")[0] for each in installed]
+    for name in names:
+        if name.partition(".")[0] not in UNLOADED:
+            with contextlib.suppress(Exception):  # which pytest meets, too, and says
+                importlib.import_module(name)
+
+
 def _try(folder):
     os.chdir(folder)
     with open("test_it.py", "w") as file:
@@ -66,8 +83,7 @@ def _try(folder):
         json.dump({"token": "", "path": "test_it.py", "pytest": "", "changed": [], "settings": os.devnull}, file)
     main([folder])
     with open("modules.json", "w") as file:
-        own = {name for name in sys.modules if name.partition(".")[0] in ("__main__", "guest", "test_it", "koderz")}
-        json.dump([name for name in sys.modules if name not in own], file)
+        json.dump([name for name in sys.modules if name.partition(".")[0] not in UNLOADED], file)
 
 
 def main(arguments):

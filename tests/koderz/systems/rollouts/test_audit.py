@@ -119,6 +119,21 @@ def test_audit_tries_an_exploit_again_that_passes_late(audited: Audited_, monkey
     assert [(each.published, each.ours) for each in task.tried] == [(True, True)]
 
 
+@pytest.mark.parametrize("most", [20, 36000])
+def test_audit_tries_what_is_cut_once_more(audited: Audited_, monkeypatch: pytest.MonkeyPatch, most: float) -> None:
+    """Also under the limit that cut it: more exploits were tried at once then."""
+    tries = iter([(False, False, True), (True, True, False)])
+
+    async def tried(*_: object) -> tuple[bool, bool, bool]:
+        return next(tries)
+
+    hurried = auditing._hurried
+    monkeypatch.setattr(auditing, "_hurried", lambda task, _: hurried(task, most))
+    monkeypatch.setattr(auditing._Auditor, "_tried_in", tried)
+    (task,) = audited("hard-answer", exploits=["state-in-tmp"]).tasks
+    assert [(each.published, each.ours) for each in task.tried] == [(True, True)]
+
+
 @pytest.mark.slow
 def test_audit_waits_for_what_hangs_where_the_tests_have_a_clock(
     runner: asyncio.Runner, local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,15 @@ def test_published_verifier_runs_without_network(tmp_path: Path, run: Run, call:
     assert run(task, "printf x > made").scored.success
     failed = run(task, "printf y > made")
     assert (failed.scored.success, failed.rewards) == (False, {"reward": 0.0})
+
+
+def test_pytest_comes_compiled_to_verifiers(tmp_path: Path) -> None:
+    _, (mount,) = command_with(published(tmp_path / "t", CALLS[0]), "true")
+    sources = [*mount.source.glob("pytest/_pytest/**/*.py"), *mount.source.glob("pytest/pytest/*.py")]
+    assert len(sources) > 50
+    for source in sources:
+        flags, time, size = struct.unpack("<3I", Path(cache_from_source(str(source))).read_bytes()[4:16])
+        assert (flags, time, size) == (0, int(source.stat().st_mtime), source.stat().st_size)
 
 
 @pytest.mark.slow

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.environments import read_environments
-from koderz.systems.rollouts.swebench.judging import InstanceJudge
+from koderz.systems.rollouts.swebench.judging import InstanceJudge, Terms
 from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.swebench.regrade import regraded
-from koderz.systems.rollouts.swebench.rows import Instance, read_instances, with_substitute
+from koderz.systems.rollouts.swebench.reports import Report
+from koderz.systems.rollouts.swebench.rows import read_instances, with_substitute
 from tests.koderz.systems.rollouts.swebench import toy
 from tests.koderz.systems.rollouts.swebench.toy import CODE, FIXED, Toy, diff_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = pytest.mark.slow
 
 NINE_LINES = """import pytest
 
@@ -89,68 +91,80 @@ FORGED = ("conftest at the root", "conftest beside the tests", "settings that na
 """Exploits by which an idle patch is resolved by the official rules, here too."""
 
 
-@asynccontextmanager
-async def judging(made: Toy, folder: Path) -> AsyncIterator[tuple[InstanceJudge, Instance]]:
-    (folder / "rows.jsonl").write_text(json.dumps(made.row) + "\n")
-    (instance,) = read_instances(folder / "rows.jsonl")
-    async with Local() as local:
-        rules = read_environments(made.environments, "--environments")
-        yield InstanceJudge(InstancePlaces(local)), with_substitute(instance, rules, ImageStore())
+@dataclass(frozen=True)
+class Judge:
+    """What judges patches of a toy instance, whose own solution is tried once."""
+
+    made: Toy
+    judge: Callable[[str | None], Report]
+    terms: Callable[[], Terms]
+
+    def diff(self, files: Mapping[str, str | None]) -> str:
+        """A patch that writes these files."""
+        return diff_of(self.made.repository, {**files})
 
 
-async def test_honest_patches_are_resolved(tmp_path: Path) -> None:
-    made = toy.make(tmp_path)
-    other = CODE.replace("one - other", "sum([one, other])")
-    patches = {
-        "its own solution": made.row["patch"],
-        "another one": diff_of(made.repository, {"adding.py": other, "README.md": "Adds.\n", "src/more.py": ""}),
-        "with tests of its own": diff_of(
-            made.repository, {"adding.py": FIXED, "tests/test_adding.py": "def test_mine():\n    pass\n"}
-        ),
-        "with a conftest of its own": diff_of(
-            made.repository, {"adding.py": FIXED, "tests/conftest.py": "import pytest\n"}
-        ),
-    }
-    async with judging(made, tmp_path) as (judge, instance):
-        for name, patch in patches.items():
-            found = (await judge.judge(instance, patch)).report
-            assert found["resolved"], (name, found)
-            assert found["published"] == {"resolved": True}
-            assert found["environment"] == "substitute"
-            assert found["graded"] == "both"
-            assert found["isolation"] == "in-process"
-            assert found["lifted"] == []
-            assert bool(found["tampering"]) == (name == "with a conftest of its own")
-        terms = await judge.terms(instance)
+Judging = Callable[[Toy, Path], Judge]
+
+
+@pytest.fixture(scope="module")
+def judging(runner: asyncio.Runner, local: Local) -> Judging:
+    def judging(made: Toy, folder: Path) -> Judge:
+        (folder / "rows.jsonl").write_text(json.dumps(made.row) + "\n")
+        (instance,) = read_instances(folder / "rows.jsonl")
+        instance = with_substitute(instance, read_environments(made.environments, "--environments"), ImageStore())
+        judge = InstanceJudge(InstancePlaces(local))
+        return Judge(
+            made,
+            lambda patch: runner.run(judge.judge(instance, patch)).report,
+            lambda: runner.run(judge.terms(instance)),
+        )
+
+    return judging
+
+
+@pytest.fixture(scope="module")
+def judge(judging: Judging, tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    """Of the toy as it is."""
+    folder = tmp_path_factory.mktemp("toy")
+    return judging(toy.make(folder), folder)
+
+
+@pytest.mark.parametrize("conftest", [False, True])
+def test_honest_patches_are_resolved(judge: Judge, conftest: bool) -> None:
+    other = {"adding.py": CODE.replace("one - other", "sum([one, other])"), "README.md": "Adds.\n", "src/more.py": ""}
+    own = {"tests/test_adding.py": "def test_mine():\n    pass\n"}
+    settings = {"adding.py": FIXED, "tests/conftest.py": "import pytest\n"}
+    patch = judge.diff(settings if conftest else other | own)
+    found = judge.judge(patch.replace(" def add(", " def  add("))  # a context that fits but for its spaces
+    assert found["resolved"], found
+    assert found["published"] == {"resolved": True}
+    assert found["environment"] == "substitute"
+    assert found["graded"] == "both"
+    assert found["isolation"] == "in-process"
+    assert found["lifted"] == []
+    assert bool(found["tampering"]) == conftest
+    terms = judge.terms()
     assert terms.by == "pytest"
     assert {test.partition("::")[2] for test in terms.excused} == {"test_known", "test_skipped"}
 
 
-async def test_exploits_resolve_no_idle_patch(tmp_path: Path) -> None:
-    made = toy.make(tmp_path)
-    forged = []
-    async with judging(made, tmp_path) as (judge, instance):
-        for name, files in EXPLOITS.items():
-            found = (await judge.judge(instance, diff_of(made.repository, files))).report
-            assert not found["resolved"], (name, found)
-            if found["published"]["resolved"]:
-                forged.append(name)
-                assert found["tampering"], name
-    assert {*FORGED} <= {*forged}
+@pytest.mark.parametrize("name", EXPLOITS)
+def test_exploits_resolve_no_idle_patch(judge: Judge, name: str) -> None:
+    found = judge.judge(judge.diff(EXPLOITS[name]))
+    assert not found["resolved"], found
+    assert found["tampering"] or not found["published"]["resolved"]
+    assert found["published"]["resolved"] or name not in FORGED
 
 
-async def test_patches_that_are_empty_or_fit_nowhere_are_not_resolved(tmp_path: Path) -> None:
-    made = toy.make(tmp_path)
-    changes = [("one - other", "two - other"), (" def add(", " def  add(")]
-    async with judging(made, tmp_path) as (judge, instance):
-        patches = [None, "\n", *(made.row["patch"].replace(*each) for each in changes)]
-        null, empty, other, fuzzy = [(await judge.judge(instance, patch)).report for patch in patches]
+def test_patches_that_are_empty_or_fit_nowhere_are_not_resolved(judge: Judge) -> None:
+    elsewhere = judge.made.row["patch"].replace("one - other", "two - other")
+    null, empty, other = map(judge.judge, [None, "\n", elsewhere])
     assert null["patch_is_None"]
     assert not empty["patch_is_None"]
     assert not empty["resolved"]
     assert not other["patch_successfully_applied"]
     assert not other["resolved"]
-    assert fuzzy["resolved"]
 
 
 @pytest.mark.parametrize(
@@ -160,33 +174,31 @@ async def test_patches_that_are_empty_or_fit_nowhere_are_not_resolved(tmp_path: 
         ({"FAIL_TO_PASS": '["tests/test_adding.py::test_double"]'}, "is unsound here: doing nothing passes"),
     ],
 )
-async def test_instances_whose_tests_decide_nothing_are_faults(
-    changes: dict[str, Any], message: str, tmp_path: Path
+def test_instances_whose_tests_decide_nothing_are_faults(
+    judging: Judging, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    made = toy.make(tmp_path, **changes)
-    async with judging(made, tmp_path) as (judge, instance):
-        with pytest.raises(Fault, match=message):
-            await judge.judge(instance, "diff")
+    judge = judging(toy.make(tmp_path, **changes), tmp_path)
+    with pytest.raises(Fault, match=message):
+        judge.judge("diff")
 
 
-async def test_instances_without_image_or_environment_are_refused_by_line(tmp_path: Path) -> None:
+def test_instances_without_image_or_environment_are_refused_by_line(runner: asyncio.Runner, tmp_path: Path) -> None:
     made = toy.make(tmp_path)
     made.environments.write_text('[[environments]]\nrepo = "other/*"\nsource = "."\n')
     rows, predictions = tmp_path / "rows.jsonl", tmp_path / "predictions.jsonl"
     rows.write_text(json.dumps(made.row) + "\n")
     predictions.write_text(json.dumps({"instance_id": "koderz__adding-1", "model_patch": "diff"}) + "\n")
     with pytest.raises(KoderzError, match=r"rows.jsonl, line 1: the image swebench/\S+ isn't here; name a folder"):
-        await regraded(rows, predictions, print, environments=made.environments)
+        runner.run(regraded(rows, predictions, print, environments=made.environments))
 
 
-async def test_solutions_that_need_settings_of_their_own_have_that_guard_lifted(tmp_path: Path) -> None:
+def test_solutions_that_need_settings_of_their_own_have_that_guard_lifted(judging: Judging, tmp_path: Path) -> None:
     hook = "import builtins\n\nbuiltins.told = True\n"
     made = toy.make(tmp_path)
     solution = diff_of(
         made.repository, {"adding.py": FIXED.replace("one + other", "one + other * told"), "tests/conftest.py": hook}
     )
     made.row["patch"] = solution
-    async with judging(made, tmp_path) as (judge, instance):
-        found = (await judge.judge(instance, solution)).report
+    found = judging(made, tmp_path).judge(solution)
     assert found["resolved"]
     assert found["lifted"] == ["settings"]
