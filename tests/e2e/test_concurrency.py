@@ -13,7 +13,7 @@ SLOWLY = ("--simulated-latency", 0.02)
 CODE = ("benchmark", 0, 8, "--model", "simulated", "--mode", "iterative", *SLOWLY)
 RULER = ("rlm", "run", "--simulated", "--benchmark", "ruler", "--max-tasks", 6, "--context-lengths", "1K", "--no-save")
 OPTIMIZE = ("optimize", "run", "--demo-datasets", "labels", "--models", "simulated", "--optimizers", "few_shot", *SMALL)
-ROLLOUTS = ("rollouts", "run", "--rollouts", 2)
+ROLLOUTS = ("rollouts", "run")
 
 
 def most_at_work(koderz: Shell) -> int:

@@ -160,7 +160,7 @@ def test_decide_tries_faults_once_more_and_names_what_is_left_out(koderz: Shell)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--limit", 24, "--min-tasks", 24)], ids=["shown", "to the end, with faults"])
+@pytest.mark.parametrize("more", [(), ("--limit", 12, "--min-tasks", 12)], ids=["shown", "to the end, with faults"])
 def test_decide_is_the_same_after_a_kill_at_every_tenth_line(koderz: Shell, more: tuple[object, ...]) -> None:
     models = skilled(0.4, 0.85, slow=["strong"], faults=lambda model, n, _: model == "strong" and not n % 11)
     kills, command = 0, (*DECIDE, *more)
@@ -178,16 +178,16 @@ def test_decide_is_the_same_after_a_kill_at_every_tenth_line(koderz: Shell, more
             kills += 1
             command = ("benchmark", "resume", "latest", "--quiet")
     whole = decision_of(koderz.folder / "whole")
-    assert kills > 5  # of some 140 lines, of which three for each of four answers in flight come before a kill
+    # Of some 140 lines or 70, of which three for each of four answers in flight come before a kill.
+    assert kills > (2 if more else 5)
     assert json.dumps(decision_of(koderz.results)) == json.dumps(whole)
-    assert whole["left_out"] == {"zero-shot · openai/strong": 3 if more else 4}
+    assert whole["left_out"] == {"zero-shot · openai/strong": 2 if more else 4}
 
 
 @pytest.mark.slow
 def test_decide_stops_at_the_cap_and_goes_on_with_a_higher_one(koderz: Shell) -> None:
     models = skilled(0.4, 0.9)
     with served(koderz, models) as env:
-        koderz(*DECIDE, "--results", "whole", env=env)
         done = koderz(*DECIDE, "--max-cost", 0.02, env=env, code=3)
         (path,) = koderz.results.glob("*.json")
         stopped = json.loads(path.read_text())
@@ -197,7 +197,7 @@ def test_decide_stops_at_the_cap_and_goes_on_with_a_higher_one(koderz: Shell) ->
     assert 0 < stopped["decision"]["tasks"] < decision_of(koderz.results)["tasks"]
     assert "Not shown: B − A is between " in done.out
     assert "the cost cap is reached" in done.out
-    assert decision_of(koderz.results) == decision_of(koderz.folder / "whole")
+    as_computed(decision_of(koderz.results), models.differences(plan_of(koderz.results)["until_decided"]["order"]))
     assert "B beats A" in again.out
 
 
@@ -255,7 +255,7 @@ AGENTS = "".join(
     ("command", "decision"),
     [
         pytest.param(
-            ("--suite", "rollouts", "--matrix", "arms.toml", 0, 3), ("tasks", "oracle", "nop", -1), id="agents"
+            ("--suite", "rollouts", "--matrix", "arms.toml", 0, 2), ("tasks", "oracle", "nop", -1), id="agents"
         ),
         pytest.param(
             ("--suite", "ruler", "--solvers", "direct,rlm", "--context-lengths", "1K", "--simulated-skill", 0.1, 0, 20),
@@ -268,7 +268,7 @@ def test_until_decided_takes_everything_that_is_paired_by_task(
     koderz: Shell, command: tuple[object, ...], decision: tuple[object, ...]
 ) -> None:
     (koderz.folder / "arms.toml").write_text(AGENTS)
-    rule = ("--until-decided", "--alpha", 0.5, "--min-tasks", 3)
+    rule = ("--until-decided", "--alpha", 0.5, "--min-tasks", 2)
     koderz("benchmark", "--model", "simulated", *command, *rule, "--quiet")
 
     found = koderz.summary()["decision"]

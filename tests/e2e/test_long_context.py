@@ -58,7 +58,7 @@ def cells(koderz: Shell) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_rlm_works_on_texts_that_no_model_is_shown(koderz: Shell) -> None:
-    koderz(*RLM, "--limit", 5, "--context-lengths", "64K", "--context", 16384)
+    koderz(*RLM, "--limit", 5, "--context-lengths", "32K", "--context", 16384)
 
     assert [(row["success"], row["iterations"]) for row in koderz.summary()["results"]] == [(True, 3)] * 5
     assert {call["purpose"] for call in calls(koderz)} == {"root", "sub"}

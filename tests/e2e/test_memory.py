@@ -19,12 +19,12 @@ from koderz_tracker.memory import Draft
 from koderz_tracker.memory.store import Store
 from koderz_tracker.memory.tools import TOOLS
 from tests.conftest import PATIENCE, Shell
+from tests.forks import forks
 
 LESSON = "HumanEval/7: failed (assertion). What fixed it: one line written anew."
 
 
-@pytest.fixture
-def shell(koderz: Shell) -> Shell:
+def filled(koderz: Shell) -> Shell:
     """A folder whose store holds a run, an experiment and two notes."""
     run = "bench_0a1b2c3d_20260131_120000"
     fields = {"benchmark_run_id": run, "problem_id": "HumanEval/7", "success": True}
@@ -45,6 +45,11 @@ def shell(koderz: Shell) -> Shell:
             ]
         )
     return koderz
+
+
+@pytest.fixture
+def shell(koderz: Shell) -> Shell:
+    return filled(koderz)
 
 
 def json_of(shell: Shell, *arguments: object) -> Any:
@@ -274,10 +279,12 @@ def test_server_prints_the_protocol_alone_on_standard_output(shell: Shell) -> No
     assert process.returncode == 0
 
 
-@pytest.fixture
-def http(shell: Shell) -> Iterator[tuple[str, str]]:
-    """A server over HTTP on a free port: its address and its token."""
-    process = shell.start("memory", "serve", "--http", "127.0.0.1:0")
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A server over HTTP on a free port, which tests share: its address and its token."""
+    shell = filled(Shell(tmp_path_factory.mktemp("http")))
+    command = ["koderz", "memory", "serve", "--http", "127.0.0.1:0"]
+    process = forks().start(command, shell.folder, shell.environment())
     assert process.stderr is not None
     url = process.stderr.readline().split()[-1]
     token = process.stderr.readline().removeprefix("token: ").strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -78,51 +78,54 @@ def refusing() -> Iterator[str]:
             thread.join()
 
 
-SOLVERS = ("direct", "compaction", "rlm", "own.py:quoting")
+SOLVERS = "direct,compaction,rlm,own.py:quoting"
+
+Run = Callable[..., Awaitable[None]]
 
 
-def played(koderz: Shell, sinks: str, solvers: Sequence[str] = SOLVERS) -> list[str]:
-    """Runs of these solvers with the projections of each, and one that is refused; what was on the screen."""
+def played(koderz: Shell) -> list[str]:
+    """Runs of every solver with their projections, and one that is refused; what was on the screen."""
     as_lines(koderz.folder / "rows.jsonl", rows(2))
     (koderz.folder / "browsecomp-plus").mkdir()
     as_lines(koderz.folder / "browsecomp-plus" / "rows.jsonl", rows(2))
     (koderz.folder / "own.py").write_text(SOLVER)
-    return asyncio.run(_played(koderz, sinks, solvers))
+    return asyncio.run(_played(koderz))
 
 
-async def _played(koderz: Shell, sinks: str, solvers: Sequence[str]) -> list[str]:
+async def _played(koderz: Shell) -> list[str]:
     said: list[str] = []
+    env = SECRET | {"OPENAI_API_KEY": "sk-test", "LLM_API_KEY": "sk-test", "KODERZ_SINKS": "json,memory,mlflow"}
 
     async def run(*arguments: object, code: int = 0) -> None:
         done = await asyncio.to_thread(koderz, *arguments, code=code, env=env)
         said.extend((done.out, done.err))
 
     async with ModelServer(telling) as server:
-        env = SECRET | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test", "KODERZ_SINKS": sinks}
-        env["LLM_API_KEY"] = "sk-test"
-        for solver in solvers:
-            await run(*RUN, *MODEL, "--solver", solver, "--limit", 2, code=3 if "own" in solver else 0)
-            asked = len(server.requests)
-            await run("benchmark", "rescore", "latest", code=3 if "own" in solver else 0)
-            assert len(server.requests) == asked  # what is on record was used again
-            await _projected(koderz, run, solver.partition(".")[0])
-        await run("run", "browsecomp-plus/700", *RUN[1:], "--model", "openai/recorded", "--solver", "rlm")
+        env["OPENAI_BASE_URL"] = f"{server.url}/v1"
+        await run(*RUN, *MODEL, "--solvers", SOLVERS, "--limit", 2, code=3)
+        found = koderz.summary()
+        assert {fault["cause"] for fault in found["faults"]} == {"user_code"}  # which quoting has alone
+        assert [len(arm["results"]) for arm in found["arms"].values()] == [2, 2, 2, 0]
+        asked = len(server.requests)
+        await run("benchmark", "rescore", "latest", code=3)
+        assert len(server.requests) == asked  # what is on record was used again
+        await _projected(run, "solvers", "--all-arms")
+        await run("run", "browsecomp-plus/700", *RUN[1:], *MODEL, "--solver", "rlm")
         how = ("--max-tasks", 2, "--model", "recorded", "--base-url", f"{server.url}/v1", "--enable-logging")
         await run("rlm", "run", "--benchmark", "deep_research", *how, "--dataset-dir", ".", "--output-dir", "out")
     with refusing() as url:
-        env = SECRET | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-test", "KODERZ_SINKS": sinks}
+        env["OPENAI_BASE_URL"] = url
         await run(*RUN, *MODEL, "--solver", "direct", "--limit", 2, code=3)
-        await _projected(koderz, run, "refused")
+        await _projected(run, "refused")
     return said
 
 
-async def _projected(koderz: Shell, run: object, name: str) -> None:
-    assert callable(run)
+async def _projected(run: Run, name: str, *of_samples: str) -> None:
     for more in (("show", "latest", "--json"), ("show", "latest", "--problem", "browsecomp-plus/700"), ("list",)):
         await run("benchmark", *more)
     await run("benchmark", "report", "latest", "-o", f"{name}.html")
-    for ending in ("jsonl", "md", "parquet"):
-        await run("benchmark", "export", "latest", "--attempts", "-o", f"{name}.{ending}")
+    for ending, more in (("jsonl", of_samples), ("md", ()), ("parquet", ())):
+        await run("benchmark", "export", "latest", "--attempts", *more, "-o", f"{name}.{ending}")
     await run("memory", "export")
 
 
@@ -133,13 +136,8 @@ def leaks(koderz: Shell, said: Sequence[str]) -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_private_text_is_in_no_file_and_on_no_screen(koderz: Shell) -> None:
-    assert leaks(koderz, played(koderz, "json,memory", ["own.py:quoting"])) == set()
-
-
-@pytest.mark.slow
-def test_private_text_of_any_solver_reaches_no_mlflow_or_file(koderz: Shell) -> None:
-    assert leaks(koderz, played(koderz, "json,memory,mlflow")) == set()
+def test_private_text_of_any_solver_is_in_no_file_or_sink_and_on_no_screen(koderz: Shell) -> None:
+    assert leaks(koderz, played(koderz)) == set()
 
 
 @pytest.mark.slow

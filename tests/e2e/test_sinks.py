@@ -113,19 +113,6 @@ def test_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mappin
     assert_whole(koderz)
 
 
-@pytest.mark.slow  # in moments: tests/tracker/sinks/test_process.py
-def test_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> None:
-    hang = trouble(koderz, "ledger.hang")
-    done = koderz("benchmark", 0, 1, *LEDGER, "--sink", "other", "--sink-patience", 6, env=env)
-    assert "the sink ledger lacks some of this run (no progress for 18 s)" in done.err  # hung in its first batch
-    assert_whole(koderz, "other")
-
-    hang.unlink()
-    koderz("sync", "--all", env=env)
-
-    assert_whole(koderz)
-
-
 def interrupt_waiting(koderz: Shell, running: Fork) -> None:
     """Ctrl-C once the command says that it waits for its sinks."""
     assert running.stderr is not None
@@ -541,15 +528,6 @@ def test_unresponsive_server_leaves_the_prompt_free(koderz: Shell) -> None:
         wait_for(lambda: held)
         assert states(koderz)["mlflow"] == "behind"
         assert "mlflow behind, 0% there, in progress" in koderz("benchmark", "show", "latest", env=env).out
-
-    env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
-    with holding() as (address, _):
-        env["MLFLOW_TRACKING_URI"] = address
-        told = koderz("sync", "--sink", "mlflow", env=env, code=3)
-    assert "mlflow   behind: MLflow at http" in told.out
-    assert "doesn't answer" in told.out
-    assert "done" not in told.err
-    assert states(koderz)["mlflow"] == "behind"
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.tracker.sinks.servers import MlflowServer, postgresql
 pytestmark = pytest.mark.slow
 
 TOKEN = "0123456789abcdef-team"
-RUN = ("benchmark", 0, 4, "--mode", "comparative", "--model", "simulated", "--quiet", "--wait")
+RUN = ("benchmark", 0, 2, "--mode", "comparative", "--model", "simulated", "--quiet", "--wait")
 
 
 @contextmanager
@@ -43,9 +43,9 @@ def test_merge_of_two_machines_is_one_set_of_runs(tmp_path: Path) -> None:
     first, second, office = (machine(tmp_path / name) for name in ("first", "second", "office"))
     with tracking_server(tmp_path) as uri:
         env = {"KODERZ_SINKS": "json,mlflow,memory", "MLFLOW_TRACKING_URI": uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
-        processes = [one.start(*RUN, env=env) for one in (first, second) for _ in range(2)]
+        processes = [one.start(*RUN, env=env) for one in (first, first, second)]
         errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0, 0, 0], errors
+        assert [process.returncode for process in processes] == [0, 0, 0], errors
 
         office("benchmark", "import", first.results, second.results)
         again = office("benchmark", "import", first.results, second.results)
@@ -53,13 +53,13 @@ def test_merge_of_two_machines_is_one_set_of_runs(tmp_path: Path) -> None:
         office("sync", env=env)
         recorded = seen_by_mlflow(uri)
 
-    assert again.out.count("there already") == 4
+    assert again.out.count("there already") == 3
     runs = {json.loads(path.read_text())["run_id"]: path for path in office.results.glob("*.json")}
-    assert len(runs) == 4
-    assert recorded == dict.fromkeys(runs, 8), "each run is there once, with each of its experiments"
+    assert len(runs) == 3
+    assert recorded == dict.fromkeys(runs, 4), "each run is there once, with each of its experiments"
     remembered = asyncio.run(served_memories(office, {"KODERZ_SINKS": "memory"}))
-    assert Counter(one["metadata"]["benchmark_run_id"] for one in remembered) == dict.fromkeys(runs, 8)
-    assert len({one["metadata"]["experiment_id"] for one in remembered}) == 32
+    assert Counter(one["metadata"]["benchmark_run_id"] for one in remembered) == dict.fromkeys(runs, 4)
+    assert len({one["metadata"]["experiment_id"] for one in remembered}) == 12
 
 
 def seen_by_mlflow(uri: str) -> dict[str, int]:

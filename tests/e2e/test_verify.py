@@ -15,9 +15,9 @@ RUNS: dict[str, tuple[list[object], int, str]] = {
     "code": (["benchmark", 0, 3, "--mode", "comparative", "--model", "simulated"], 0, ""),
     "samples": (["benchmark", 0, 2, "--samples", 2, "--model", "simulated"], 0, ""),
     "long context": (["rlm", "run", "--benchmark", "ruler", "--simulated", "--max-tasks", 1, "--no-save"], 0, ""),
-    "optimizers": (["optimize", "run", "--test-mode", "--models", "simulated"], 0, ""),
+    "optimizers": (["optimize", "run", "--test-mode", "--demo-datasets", "labels", "--models", "simulated"], 0, ""),
     "rollouts": (["rollouts", "run", "--agent", "oracle"], 3, "isn't here"),
-    "performance": (["perf", "run", "--baseline", "--limit", 1], 3, "need exclusive, workspace"),
+    "performance": (["perf", "run", "--baseline", "--limit", 1, "--max-blocks", 3], 3, "need exclusive, workspace"),
 }
 
 

@@ -21,7 +21,7 @@ from koderz.types import Task
 
 _FOLDERS = (os.environ.get("KODERZ_TEST_DATA"), str(Path(__file__).parents[4] / "shared" / "data"))
 OWN_RULES = ("HumanEval/32", *(f"Mbpp/{number}" for number in (98, 104, 124, 140, 145, 252, 278, 596, 793)))
-GREEDY = ("Mbpp/255", "Mbpp/599")
+GREEDY = ("Mbpp/255",)  # 1,663,740 combinations in one result
 
 
 def released(name: str) -> Suite:
