@@ -19,6 +19,7 @@ import pytest
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from tests.conftest import PATIENCE
+from tests.forks import forks
 
 TESTS = """
 import pytest
@@ -68,14 +69,11 @@ def ran(tmp_path: Path) -> Callable[..., Ran]:
                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "XDG_STATE_HOME": str(tmp_path / "state"),
                 "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2]),
             }  # fmt: skip
-            command = ("-m", "pytest", "-p", "koderz.pytest_plugin", "--junitxml", "junit.xml", "-vrA", *arguments)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, *command, cwd=tmp_path, env=environ,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
-            said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+            command = ("pytest", "-p", "koderz.pytest_plugin", "--junitxml", "junit.xml", "-vrA", *arguments)
+            process = forks().start(command, tmp_path, environ)
+            said = await asyncio.to_thread(process.communicate, PATIENCE)
         found = Ran()
-        found.said, found.code = said.decode(), process.returncode
+        found.said, found.code = "".join(said), process.returncode
         found.asked = Counter(str(request.messages[-1]["content"])[:14] for request in server.requests)
         if (tmp_path / "junit.xml").exists():
             for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase"):

@@ -39,10 +39,18 @@ from tests.tracker.sinks.mlflow_world import client, project, seen
 
 pytestmark = pytest.mark.slow
 
-HELPED = (World("rule", 1), "none", "few_shot", "meta_prompt", "random_search")
-"""A world in which rules help, and whose optimizers are tried: the rules' writer finds them, examples are of no use."""
-SHORT = (World("rule", 1), "none", "meta_prompt", "random_search")
-BUDGET = 200  # of the short ones
+BUDGET = 300  # metric calls of a search, unless a test says otherwise
+
+
+def helped(folder: Path) -> Run:
+    """A run in a world in which rules help: the rules' writer finds them, and examples are of no use."""
+    optimizers = ("none", "few_shot", "meta_prompt", "random_search")
+    return searched(folder, World("rule", 1), *optimizers, seeds=5, budget_calls=250)
+
+
+def short(folder: Path) -> Run:
+    """A run in that world, with fewer optimizers and seeds."""
+    return searched(folder, World("rule", 1), "none", "meta_prompt", "random_search", seeds=2, budget_calls=BUDGET)
 
 
 def rows(run: Run, **changes: Any) -> dict[str, GainRow]:
@@ -64,7 +72,7 @@ def remembered(folder: Path) -> dict[str, Memory]:
 
 
 def test_gains_tell_help_from_none_and_from_random_search(tmp_path: Path) -> None:
-    run = searched(tmp_path, *HELPED, seeds=5)
+    run = helped(tmp_path)
     found = rows(run)
 
     assert (found["meta_prompt"].verdict, found["meta_prompt"].about) == ("helps", "optimizer")
@@ -86,7 +94,9 @@ def test_gains_tell_help_from_none_and_from_random_search(tmp_path: Path) -> Non
 
 
 def test_gain_of_the_initial_prompt_is_exactly_zero(tmp_path: Path) -> None:
-    run = searched(tmp_path, World("rule"), "none", "random_search", model=Scripted(lambda *_: "wrong"))
+    run = searched(
+        tmp_path, World("rule"), "none", "random_search", model=Scripted(lambda *_: "wrong"), budget_calls=150
+    )
     (row,) = rows(run).values()
     assert (row.gain, row.interval, row.p, row.verdict) == (0.0, (0.0, 0.0), 1.0, "no evidence")
     assert row.seeds[0]["kept_initial"]
@@ -127,7 +137,7 @@ def test_single_seed_of_rights_and_wrongs_is_tested_as_two_rates() -> None:
 
 
 def test_result_has_its_baseline_and_succeeds_by_its_interval(tmp_path: Path) -> None:
-    run = searched(tmp_path, *HELPED, seeds=3)
+    run = helped(tmp_path)
     plan = run.lines[0]
     assert isinstance(plan, Plan)
     results = {(each.arm, each.sample): each for each in OPTIMIZE.completed(plan, run.folder, run.summary.results)}
@@ -183,7 +193,7 @@ def test_memory_marks_a_shortened_prompt() -> None:
 
 
 def test_report_tells_gains_searches_prompts_and_spending(tmp_path: Path) -> None:
-    run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
+    run = short(tmp_path)
     found = section_of(read_plan(run.folder), run.folder)
     assert found is not None
 
@@ -210,7 +220,7 @@ def test_report_tells_gains_searches_prompts_and_spending(tmp_path: Path) -> Non
 
 
 def test_page_of_a_part_is_escaped(tmp_path: Path) -> None:
-    run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
+    run = short(tmp_path)
     write_summary(run.folder)
     write_report([load_run(run.folder)], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
@@ -237,7 +247,7 @@ def test_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow  # in moments: what MLflow is told of prompts below, and of runs in tests/tracker/sinks
 def test_mlflow_has_a_span_per_candidate_and_the_winner_once(tmp_path: Path) -> None:
-    run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
+    run = short(tmp_path)
     found = [line.value for line in run.of("once") if line.name == "result" and line.value["validation"]]
     best = max(found, key=lambda result: result["validation"][result["winner"]])
     (messages, *_) = [line.value["messages"] for line in run.of("once") if line.name == f"candidate/{best['winner']}"]
@@ -291,7 +301,7 @@ def test_mlflow_has_a_span_per_candidate_and_the_winner_once(tmp_path: Path) -> 
 
 
 def test_prompt_is_found_only_after_all_searches(tmp_path: Path) -> None:
-    run = searched(tmp_path, World("rule", 1), "none", "random_search", budget_calls=200)
+    run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", budget_calls=200)
     assert [*OPTIMIZE.prompts(read_plan(run.folder), run.folder)]
     folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
     with (folder / NAME).open("ab") as file:
@@ -302,8 +312,8 @@ def test_prompt_is_found_only_after_all_searches(tmp_path: Path) -> None:
 
 def test_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
     """Of one world, in which rules help the second run's model and not the first's."""
-    a = searched(tmp_path / "a", World("nothing", 1), "none", "meta_prompt", seeds=3)
-    b = searched(tmp_path / "b", *HELPED, seeds=3)
+    a = searched(tmp_path / "a", World("nothing", 1), "none", "meta_prompt", seeds=2, budget_calls=BUDGET)
+    b = short(tmp_path / "b")
     answer = compare_optimizers([a.folder, b.folder])
 
     (pair,) = answer.document()["pairs"]
@@ -313,7 +323,7 @@ def test_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
 
 
 def test_gate_holds_optimizers_to_a_gain(tmp_path: Path) -> None:
-    run = searched(tmp_path, *HELPED, seeds=3)
+    run = helped(tmp_path)
 
     assert not compare_optimizers([run.folder], arm="meta_prompt", min_gain=0.4).shut
     few_shot, drawn = sorted(compare_optimizers([run.folder], min_gain=0.4).shut)

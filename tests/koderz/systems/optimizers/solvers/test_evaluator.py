@@ -21,8 +21,10 @@ from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of,
 from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test
 from tests.koderz.world import Run, Scripted, begun, resumed
 
+RULES = World("rule", tests=20)
 OWN = '''
 import asyncio
+from koderz.systems.optimizers.datasets.payload import Item
 
 async def shorter(evaluator, *, tries=5):
     for number in range(tries):
@@ -57,7 +59,7 @@ async def odd(evaluator):
         assert bool(scored.refused) == (not scored.scores)
 
 async def peeking(evaluator):
-    await evaluator.score(evaluator.initial, TEST)
+    await evaluator.score(evaluator.initial, [Item("world/test/0", {}, "")])
 '''
 
 
@@ -97,11 +99,10 @@ FEW = [pytest.param(name, marks=() if name in ("few_shot", "meta_prompt") else p
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", FEW)
 def test_seed_and_replies_determine_the_search_at_any_pace(tmp_path: Path, solver: str) -> None:
-    world = World("rule")
-    one = searched(tmp_path / "a", world, "none", solver, seeds=2, budget_calls=200, item_concurrency=1)
+    one = searched(tmp_path / "a", RULES, "none", solver, seeds=2, budget_calls=200, item_concurrency=1)
     other = searched(
-        tmp_path / "b", world, "none", solver, seeds=2, budget_calls=200, item_concurrency=16, concurrency=1,
-        model=Late(world),
+        tmp_path / "b", RULES, "none", solver, seeds=2, budget_calls=200, item_concurrency=16, concurrency=1,
+        model=Late(RULES),
     )  # fmt: skip
 
     assert content_of(one, "calls") == content_of(other, "calls")
@@ -110,9 +111,9 @@ def test_seed_and_replies_determine_the_search_at_any_pace(tmp_path: Path, solve
 def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> str | Completion:
         is_long = "briefly, 1" in str(messages[0]["content"])
-        return Completion("400: too long", finish_reason="context") if is_long else World("rule")(messages, sampling)
+        return Completion("400: too long", finish_reason="context") if is_long else RULES(messages, sampling)
 
-    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=Scripted(line), budget_calls=150)
+    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), model=Scripted(line), budget_calls=150)
     (experiment,) = run.of("experiment")
     assert (experiment.verdict in ("selected", "kept"), run.of("fault")) == (True, [])
     long = {call.call for call in run.of("call") if call.finish_reason == "context"}
@@ -122,32 +123,30 @@ def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["greedy", *ALL])
 def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: str) -> None:
-    world = World("rule")
-    model = Scripted(world)
+    model = Scripted(RULES)
     solver = own(tmp_path, name) if name == "greedy" else name
-    run = searched(tmp_path, world, solver, model=model, budget_calls=150, item_concurrency=64)
+    run = searched(tmp_path, RULES, solver, model=model, budget_calls=150, item_concurrency=64)
 
     (result,) = results_of(run).values()
     calls = Counter(call.purpose for call in run.of("call"))
     pairs = Counter((grade.item, grade.labels["candidate"]) for grade in run.of("grade"))
     assert calls["item"] == result["metric_calls"] <= 150
     assert set(pairs.values()) == {1}
-    assert calls["test"] in (0, 100)
+    assert calls["test"] in (0, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", FEW)
 def test_search_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
-    world = World("rule")
-    plan = plan_of(tmp_path, world, solver, budget_calls=120)
-    whole = asyncio.run(begun(plan, Scripted(world)))
+    plan = plan_of(tmp_path, RULES, solver, budget_calls=120)
+    whole = asyncio.run(begun(plan, Scripted(RULES)))
     lines = (whole.folder / NAME).read_bytes().splitlines(keepends=True)
-    for cut in random.Random(solver).sample(range(2, len(lines)), 6):
+    for cut in random.Random(solver).sample(range(2, len(lines)), 4):
         folder = tmp_path / str(cut) / whole.folder.name
         folder.mkdir(parents=True)
         (folder / NAME).write_bytes(b"".join(lines[:cut]))
         recorded = sum(b'"kind":"call"' in line for line in lines[:cut])
-        model = Late(world)
+        model = Late(RULES)
         again = asyncio.run(resumed(folder, replace(plan, record=whole.lines[0]), model))  # type: ignore[arg-type]
         assert again.ended.status == "complete"
         assert content_of(again) == content_of(whole)
@@ -155,29 +154,28 @@ def test_search_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: 
 
 
 def test_requests_in_flight_of_an_experiment_are_bounded(tmp_path: Path) -> None:
-    world = World("rule")
-    model = Late(world)
+    model = Late(RULES)
     settings = {"max_connections": 100}
-    searched(tmp_path, world, "meta_prompt", model=model, budget_calls=120, item_concurrency=3, settings=settings)
+    searched(tmp_path, RULES, "meta_prompt", model=model, budget_calls=120, item_concurrency=3, settings=settings)
     assert model.most_at_once == 3
 
 
 def test_baseline_asks_for_the_test_split_alone(tmp_path: Path) -> None:
-    model = Scripted(World("rule"))
-    run = searched(tmp_path, World("rule"), "none", model=model)
+    model = Scripted(RULES)
+    run = searched(tmp_path, RULES, "none", model=model)
 
-    assert len(model.asked) == 100
+    assert len(model.asked) == 20
     assert {grade.labels["split"] for grade in run.of("grade")} == {"test"}
     (experiment,) = run.of("experiment")
     assert experiment.verdict == "baseline"
-    assert experiment.score == pytest.approx(sum(scores_on_test(run, "none")[0].values()) / 100)
+    assert experiment.score == pytest.approx(sum(scores_on_test(run, "none")[0].values()) / 20)
 
 
 def test_initial_prompt_that_wins_is_not_tested_again(tmp_path: Path) -> None:
     def always(messages: Sequence[Message], sampling: Sampling) -> str:
         return "wrong"
 
-    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=Scripted(always))
+    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), model=Scripted(always))
     (experiment,), (result,) = run.of("experiment"), results_of(run).values()
     assert (experiment.verdict, experiment.score) == ("kept", None)
     assert result["winner"] == result["initial"]
@@ -186,7 +184,7 @@ def test_initial_prompt_that_wins_is_not_tested_again(tmp_path: Path) -> None:
 
 
 def test_winner_is_the_best_on_all_of_validation(tmp_path: Path) -> None:
-    run = searched(tmp_path, World("rule"), "meta_prompt", budget_calls=300)
+    run = searched(tmp_path, RULES, "meta_prompt", budget_calls=300)
     (result,) = results_of(run).values()
     means = result["validation"]
     assert result["winner"] == max(means, key=lambda digest: means[digest])
@@ -197,7 +195,7 @@ def test_winner_is_the_best_on_all_of_validation(tmp_path: Path) -> None:
 
 
 def test_proposals_without_news_end_a_search_after_20(tmp_path: Path) -> None:
-    run = searched(tmp_path, World("rule"), own(tmp_path, "repeating"))
+    run = searched(tmp_path, RULES, own(tmp_path, "repeating"))
     (result,) = results_of(run).values()
     assert (result["finish_reason"], result["metric_calls"]) == ("stale", 40)
 
@@ -207,7 +205,7 @@ def test_unreadable_replies_are_asked_for_once_more_and_counted(tmp_path: Path) 
         return "I would rather not."
 
     model = Scripted(mute)
-    run = searched(tmp_path, World("rule"), own(tmp_path, "asking"), model=model)
+    run = searched(tmp_path, RULES, own(tmp_path, "asking"), model=model)
     (result,) = results_of(run).values()
     assert (result["finish_reason"], result["unreadable"], result["reasoning_calls"]) == ("stale", 20, 40)
 
@@ -215,20 +213,19 @@ def test_unreadable_replies_are_asked_for_once_more_and_counted(tmp_path: Path) 
 @pytest.mark.parametrize("reply", ['{"failure_modes": [{"name": "all"}]}', '{"prompts": ["Answer.", "{}", "Answer."]}'])
 @pytest.mark.parametrize("solver", ["meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa"])
 def test_search_ends_where_replies_bring_nothing_asked_for(tmp_path: Path, solver: str, reply: str) -> None:
-    world = World("rule")
 
     def useless(messages: Sequence[Message], sampling: Sampling) -> str:
-        return reply if sampling.temperature else world(messages, sampling)
+        return reply if sampling.temperature else RULES(messages, sampling)
 
-    run = searched(tmp_path, world, solver, model=Scripted(useless))
+    run = searched(tmp_path, RULES, solver, model=Scripted(useless))
     (result,) = results_of(run).values()
     assert result["finish_reason"] in ("stale", "converged")
     assert result["reasoning_calls"] <= 100
 
 
 def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None:
-    world, model = World("rule"), Scripted(World("rule"))
-    searched(tmp_path, world, "meta_prompt", model=model, budget_calls=200)
+    model = Scripted(RULES)
+    searched(tmp_path, RULES, "meta_prompt", model=model, budget_calls=200)
     requests = [sampling for messages, sampling in model.asked if "JSON object" in str(messages[-1]["content"])]
     assert len(requests) > 1
     assert {each.temperature for each in requests} == {1.0}
@@ -236,19 +233,17 @@ def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None
 
 
 def test_prompt_model_may_be_another(tmp_path: Path) -> None:
-    world = World("rule")
-    writer = Scripted(world)
-    plan = plan_of(tmp_path, world, "meta_prompt", budget_calls=200, roles={"reasoning": "writer"})
-    run = asyncio.run(begun(plan, {"scripted": Scripted(world), "writer": writer}))
+    writer = Scripted(RULES)
+    plan = plan_of(tmp_path, RULES, "meta_prompt", budget_calls=200, roles={"reasoning": "writer"})
+    run = asyncio.run(begun(plan, {"scripted": Scripted(RULES), "writer": writer}))
     assert writer.asked
     assert {call.role for call in run.of("call") if call.purpose == "propose"} == {"reasoning"}
 
 
 def test_proposals_too_long_leaking_or_without_item_are_refused(tmp_path: Path) -> None:
-    world = World("rule")
-    secret = world.item("test", 3).text
-    model = Scripted(world)
-    run = searched(tmp_path, world, own(tmp_path, "odd", SECRET=secret), model=model)
+    secret = RULES.item("test", 3).text
+    model = Scripted(RULES)
+    run = searched(tmp_path, RULES, own(tmp_path, "odd", SECRET=secret), model=model)
     (result,) = results_of(run).values()
     assert result["refused"] == 5
     told = [str(messages[0]["content"]) for messages, _ in model.asked]
@@ -256,39 +251,30 @@ def test_proposals_too_long_leaking_or_without_item_are_refused(tmp_path: Path) 
 
 
 def test_item_braces_are_not_filled(tmp_path: Path) -> None:
-    dataset = World("rule").dataset(10, 10, 10)
+    dataset = World("rule", tests=10).dataset(10, 10)
     columns = {"question": "copper {question} {gold}", "gold": "no"}
     item = Item("world/test/0", columns, "x")
     dataset = replace(dataset, splits={**dataset.splits, "test": (item,)})
-    model = Scripted(World("rule"))
+    model = Scripted(RULES)
     asyncio.run(begun(plan_of(tmp_path, dataset, "none"), model))
     assert [messages[-1]["content"] for messages, _ in model.asked] == ["copper {question} {gold}"]
 
 
 def test_solver_cannot_reach_the_test_split(tmp_path: Path) -> None:
-    source = own(tmp_path, "peeking", TEST=[])
-    (tmp_path / "own.py").write_text(
-        (tmp_path / "own.py")
-        .read_text()
-        .replace(
-            "TEST = []",
-            "from koderz.systems.optimizers.datasets.payload import Item\nTEST = [Item('world/test/0', {}, '')]",
-        )
-    )
-    run = searched(tmp_path, World("rule"), source)
+    run = searched(tmp_path, RULES, own(tmp_path, "peeking"))
     assert "neither a train nor a validation item" in run.of("fault")[0].reason
 
 
 def test_cost_cap_ends_a_search_with_room_for_its_last_passes(tmp_path: Path) -> None:
     def dear(messages: Sequence[Message], sampling: Sampling) -> Completion:
-        return Completion(World("rule")(messages, sampling), cost=0.001)
+        return Completion(RULES(messages, sampling), cost=0.001)
 
-    settings = {"max_experiment_cost": 0.5}
-    run = searched(tmp_path, World("rule"), "meta_prompt", model=Scripted(dear), settings=settings)
+    settings = {"max_experiment_cost": 0.3}
+    run = searched(tmp_path, RULES, "meta_prompt", model=Scripted(dear), settings=settings)
     (result,), (experiment,) = results_of(run).values(), run.of("experiment")
     assert result["finish_reason"] == "usd"
-    assert experiment.cost <= 0.5
-    assert len(scores_on_test(run, "meta_prompt")[0]) == 100
+    assert experiment.cost <= 0.3
+    assert len(scores_on_test(run, "meta_prompt")[0]) == 20
 
 
 @dataclass(frozen=True)
@@ -307,7 +293,7 @@ class Judged(TextMetric):
 
 
 def test_items_whose_judge_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
-    dataset = replace(World("rule").dataset(10, 10, 20), metric=Judged())
+    dataset = replace(RULES.dataset(10, 10), metric=Judged())
 
     def model(messages: Sequence[Message], sampling: Sampling) -> str:
         return "1" if "Is it right?" in str(messages[-1]["content"]) else "wrong"
@@ -320,13 +306,13 @@ def test_items_whose_judge_cannot_be_read_are_left_out_and_counted(tmp_path: Pat
 
 
 def test_search_ends_where_its_parameters_say_so(tmp_path: Path) -> None:
-    run = searched(tmp_path, World("rule"), "meta_prompt", parameters={"max_trials": 3})
+    run = searched(tmp_path, RULES, "meta_prompt", parameters={"max_trials": 3})
     (result,) = results_of(run).values()
     assert result["finish_reason"] == "limit"
 
 
 def test_users_solver_is_scored_without_returning_anything(tmp_path: Path) -> None:
-    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), parameters={"tries": 2})
+    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), parameters={"tries": 2})
     (result,), (experiment,) = results_of(run).values(), run.of("experiment")
     assert (result["finish_reason"], experiment.solver) == ("converged", "shorter")
     assert len(candidates_of(run, experiment.experiment_id)) == 3
@@ -335,19 +321,17 @@ def test_users_solver_is_scored_without_returning_anything(tmp_path: Path) -> No
 def test_failing_call_ends_the_experiment_and_retry_goes_on(tmp_path: Path) -> None:
     from koderz.errors import Fault
 
-    world = World("rule")
-
     class Failing(Scripted):
         async def wait(self) -> None:
             if len(self.asked) == 60:
                 raise Fault("the server is gone")
 
-    plan = plan_of(tmp_path, world, "meta_prompt", budget_calls=120)
-    model = Failing(world)
+    plan = plan_of(tmp_path, RULES, "meta_prompt", budget_calls=120)
+    model = Failing(RULES)
     run = asyncio.run(begun(plan, model))
     assert [fault.reason for fault in run.of("fault")] == ["the server is gone"]
     recorded = len(run.of("call"))
-    again = Scripted(world)
+    again = Scripted(RULES)
     done = asyncio.run(resumed(run.folder, replace(plan, record=run.lines[0]), again, faults=True))  # type: ignore[arg-type]
     assert done.ended.status == "complete"
     assert len(again.asked) == len(done.of("call")) - recorded

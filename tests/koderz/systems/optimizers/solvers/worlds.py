@@ -40,14 +40,15 @@ class World:
 
     helps: str
     number: int = 0
+    tests: int = 100  # items of the test split
 
     def item(self, split: str, number: int) -> Item:
         kind = KINDS[number % len(KINDS)]
         words = " ".join(_drawn(self.number, split, number, at).hex() for at in range(6))
         return Item(f"world/{split}/{number}", {"question": f"{kind} {words}"}, _answer(f"{kind} {words}"), kind=kind)
 
-    def dataset(self, train: int = 40, validation: int = 40, test: int = 100) -> Dataset:
-        sizes = {"train": train, "validation": validation, "test": test}
+    def dataset(self, train: int = 40, validation: int = 40) -> Dataset:
+        sizes = {"train": train, "validation": validation, "test": self.tests}
         return Dataset(
             name="world",
             source="made up",
