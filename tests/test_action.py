@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.forks import forks
 from tests.koderz.analysis import builders
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +38,8 @@ def action(tmp_path: Path) -> Callable[..., Job]:
     (tmp_path / "faq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tools = tmp_path / "tools"
     tools.mkdir()
+    forks().write_command(tools / "koderz")
     for name, text in {
-        "koderz": f'exec "{sys.executable}" -m koderz "$@"',
         "python": f'if [ "$2" = pip ]; then printf "%s\\n" "$@" >>"$PIPS"; else exec "{sys.executable}" "$@"; fi',
         "gh": 'printf "%s\\n" "$@" >>"$POSTED"; exit "${GH_CODE:-0}"',
     }.items():
