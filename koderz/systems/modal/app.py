@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _NAMES = names_of(os.environ)
-_LOCKED = Path(__file__).resolve().parents[2] / "requirements" / "core.txt"
+_LOCKED = Path(__file__).resolve().parents[3] / "requirements" / "core.txt"
 
 
 def _image() -> modal.Image:
