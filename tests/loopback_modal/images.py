@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import posixpath
 import shlex
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from tests.loopback_modal.blobs import Blobs
-from tests.loopback_modal.store import Store, Thing
+from tests.loopback_modal.store import Store, Thing, new_id
 
 IMAGE_BUILDER = "2025.06"
 _BUILT = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS)
@@ -73,13 +77,23 @@ class Images:
         request = api_pb2.MountGetOrCreateRequest.FromString(self._thing(mount_id).body)
         return {one.filename: one.sha256_hex for one in request.files}
 
-    def write_mounts(self, mount_ids: Iterable[str], root: Path) -> None:
-        for mount_id in mount_ids:
-            for name, digest in self.files(mount_id).items():
-                target = root / name.lstrip("/")
+    def mounted(self, mount_ids: Iterable[str]) -> dict[str, Path]:
+        """Where all that is mounted lies, by where it is seen, such as `/root/koderz`.
+
+        It is written once for all containers of this process: they share the bytecode that they leave there, too.
+        """
+        files = {name: digest for mount_id in mount_ids for name, digest in self.files(mount_id).items()}
+        folder = _shared() / sha256(repr(sorted(files.items())).encode()).hexdigest()
+        if not folder.exists():
+            made = folder.with_name(new_id("mo"))
+            for name, digest in files.items():
+                target = made / name.lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self._blobs.read(digest))
                 target.chmod(0o755)
+            with suppress(OSError):  # another server was faster
+                made.rename(folder)
+        return {f"/{top}": folder / top for top in {"/".join(name.split("/")[1:3]) for name in files}}
 
     def write_copied(self, image_id: str, root: Path) -> None:
         """Puts what the image's Dockerfile copies to where it says, by `COPY SOURCE… TARGET` and WORKDIR alone."""
@@ -127,6 +141,13 @@ class Images:
         if thing is None:
             raise GRPCError(Status.NOT_FOUND, f"'{thing_id}' not found")
         return thing
+
+
+@cache
+def _shared() -> Path:
+    folder = TemporaryDirectory(prefix="loopback-modal-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def _metadata() -> api_pb2.ImageMetadata:

@@ -19,6 +19,7 @@ INTERPRETER = str(Path(sys.executable).resolve())
 PATH = os.pathsep.join([str(Path(INTERPRETER).parent), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"])
 ENTER = Path(__file__).with_name("enter.py")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/proc", "/dev", "/sys")
+PROGRAMS = "/__modal/bin"
 WORK = "/root"  # where Modal starts a container and keeps the app's own source
 CODE = (WORK, "/pkg")  # what Modal puts on the path besides the image's packages
 
@@ -45,12 +46,14 @@ def rooted() -> bool:
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
-def lay_out(folder: Path, volumes: Mapping[str, Path]) -> tuple[tuple[str, str], ...]:
-    """Readies a container's root; returns the binds that make it whole, volumes by the path they are mounted at."""
+def lay_out(folder: Path, mounts: Mapping[str, Path]) -> tuple[tuple[str, str], ...]:
+    """Readies a container's root; returns the binds that make it whole. `mounts`: files and volumes, by their path."""
     for name in (WORK, "/tmp", "/__modal"):
         (folder / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
     (folder / "tmp").chmod(0o1777)
-    mounted = tuple((str(source), path) for path, source in volumes.items())
+    (folder / PROGRAMS.lstrip("/")).mkdir()
+    (folder / PROGRAMS.lstrip("/") / "python").symlink_to(INTERPRETER)  # which not every machine calls so
+    mounted = tuple((str(source), path) for path, source in mounts.items())
     if rooted():
         return tuple((path, path) for path in _of_the_machine()) + mounted
     for source, path in mounted:
@@ -102,7 +105,12 @@ async def start(
     return await asyncio.create_subprocess_exec(
         *command,
         cwd=box.root if rooted() else _made(box.root / folder.lstrip("/")),
-        env={"PATH": PATH, "LANG": "C.UTF-8", "HOME": place(box.root, WORK), **environment},
+        env={
+            "PATH": f"{PATH}:{place(box.root, PROGRAMS)}",
+            "LANG": "C.UTF-8",
+            "HOME": place(box.root, WORK),
+            **environment,
+        },
         stdin=stdin,
         stdout=stdout,  # type: ignore[arg-type]
         stderr=stderr,  # type: ignore[arg-type]
