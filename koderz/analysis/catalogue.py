@@ -165,7 +165,7 @@ def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
         row = row_of_journal(Path(source), sinks) if _is_journal(stamp) else row_of_summary(_content(source), sinks)
         progress = {name: standings[name].progress(folder) for name in row.behind}
         return _Cached(stamp, replace(row, progress=progress) if progress else row)
-    except (KoderzError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (KoderzError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error.strerror if isinstance(error, OSError) else error)
         return _Cached(stamp, None, reason if source in reason else f"{source} is no summary of a run: {reason}")
 

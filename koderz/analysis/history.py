@@ -116,7 +116,7 @@ def _read(results: Path, run_id: str) -> _Run | None:
     try:
         with open_own(results / f"{run_id}.json") as file:
             return _DECODER.decode(file.read())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # it goes on, or the list says what is wrong with it
 
 

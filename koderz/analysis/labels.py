@@ -9,6 +9,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -28,7 +29,7 @@ from koderz.analysis.agreement import (
 from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
-from koderz.suites.tables import rows_of
+from koderz.suites.tables import read_rows
 from koderz.types import JUDGE, JUDGED
 from koderz_tracker.clusters import clusters_in, count_of
 from koderz_tracker.files import MB, read_all, write_whole
@@ -110,10 +111,11 @@ class JudgedRun:
         """The draws that were written down."""
         found = []
         for path in sorted((self.folder / FOLDER).glob("draw-*.json")):
-            document = orjson.loads(path.read_bytes())
-            draw = Draw(document["seed"], document["experiments"])
-            if path.stem == f"draw-{draw.digest}":
-                found.append(draw)
+            with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one is none
+                document = orjson.loads(path.read_bytes())
+                draw = Draw(document["seed"], document["experiments"])
+                if path.stem == f"draw-{draw.digest}":
+                    found.append(draw)
         return found
 
     def rows(self, draw: Draw) -> Iterator[dict[str, str]]:
@@ -213,7 +215,7 @@ def read_labels(path: Path, known: Mapping[str, Any]) -> tuple[dict[str, dict[st
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error})") from None
     labels: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in rows_of(io.BufferedReader(io.BytesIO(data)), path):
+    for row in read_rows(path, data=data):
         if "label" not in row.fields or "experiment_id" not in row.fields:
             raise row.error(f"a file of labels has the columns {', '.join(COLUMNS)}; here are {', '.join(row.fields)}")
         label, name, labeller = (

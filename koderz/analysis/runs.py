@@ -201,7 +201,7 @@ def find(results: Path, name: str) -> Path:
 
 def load_run(path: Path) -> Run:
     """The run in a folder, or in a summary file. A summary older than its journal is ignored."""
-    if not path.is_dir() or _is_foreign(path):
+    if not _is_there(path / NAME):
         return load_summary(path)
     summary, journal = path.with_suffix(".json"), path / NAME
     if summary.exists() and summary.stat().st_mtime_ns >= journal.stat().st_mtime_ns:
@@ -221,7 +221,7 @@ def load_summary(run: Path | str, *, results: Path | None = None) -> Run:
         path = find(results_folder(results), run)
     if _is_foreign(path) and (log := read_log(path)):
         return of_summary(log, path)
-    if path.is_dir():
+    if _is_there(path / NAME):
         return load_run(path)
     return of_summary(read_summary(path), path)
 

@@ -23,7 +23,8 @@ from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 from koderz_tracker.memory.cortex import OUTCOMES
 from koderz_tracker.memory.detail import Detail, lesson_of, outcome_of, shown
-from koderz_tracker.memory.memories import choose
+from koderz_tracker.memory.interchange import drafts_of
+from koderz_tracker.memory.memories import InvalidMemory, choose
 from koderz_tracker.memory.store import BATCH
 from koderz_tracker.memory.vectors import embedder_for
 
@@ -217,7 +218,11 @@ def import_(
         data = read_all(sys.stdin.buffer if str(file) == "-" else file, _LARGEST, "standard input")
     except OSError as error:
         raise KoderzError(f"{file} can't be read ({error.strerror})") from None
-    new = _asked(lambda cortex: cortex.import_memories(data), results, create=True)
+    try:
+        drafts_of(data)  # before a store is made
+        new = _asked(lambda cortex: cortex.import_memories(data), results, create=True)
+    except InvalidMemory as error:
+        raise KoderzError(f"{file}: {error}") from None
     print_json({"imported": new}) if json else say(f"{new} new memories")
     from koderz.cli.sync import settle_claims
     from koderz.settings.toml import results_folder

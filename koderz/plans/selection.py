@@ -74,6 +74,6 @@ def _known(tasks: Sequence[Task], problems: Sequence[str]) -> set[str]:
     found = {name: find_id(name, ids) for name in problems}
     unknown = [name for name, task in found.items() if task is None]
     if unknown:
-        shown = ", ".join(repr(name) for name in unknown[:5])
+        shown = ", ".join(repr(name[:100]) for name in unknown[:5])
         raise KoderzError(f"the suite has no task {shown}; they are named like {ids[0]}")
     return {task for task in found.values() if task is not None}

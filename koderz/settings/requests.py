@@ -109,17 +109,19 @@ def wrong_headers(texts: Iterable[str]) -> str:
 
 def read_body(text: str) -> dict[str, Any]:
     """The fields that `JSON` or `@FILE` adds to requests. Raises ValueError with what is wrong."""
+    where, data = "it", text.encode(errors="surrogatepass")
     if text.startswith("@"):
+        where = f"the file {text[1:]}"
         try:
-            text = Path(text[1:]).read_text("utf-8")
+            data = Path(text[1:]).read_bytes()
         except OSError as error:
-            raise ValueError(f"the file {text[1:]} can't be read ({error.strerror})") from None
+            raise ValueError(f"{where} can't be read ({error.strerror})") from None
     try:
-        found = orjson.loads(text)
+        found = orjson.loads(data)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"{where} is no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"it has to be a JSON object, not {orjson.dumps(found).decode():.40}")  # noqa: TRY004 of a user
+        raise ValueError(f"{where} has to be a JSON object, not {orjson.dumps(found).decode():.40}")  # noqa: TRY004 of a user
     if own := [name for name in _NEVER if name in found]:
         raise ValueError(f"{own[0]} can't be set by it: koderz says that itself")
     return found

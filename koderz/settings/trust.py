@@ -51,7 +51,7 @@ def _risk(field: Field, value: Any) -> str:
     here = Path.cwd()
 
     def lies_here(path: Path) -> bool:
-        return path.resolve().is_relative_to(here)
+        return Path(os.path.realpath(path)).is_relative_to(here)
 
     # A folder elsewhere, which may be the whole disk, is told by its name: only one that lies here is walked.
     inside = (lies_here(path) and all(lies_here(path / link) for link in links_in(path)) for path in field.files(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -100,11 +101,12 @@ def add_dataset(name: str, path: Path) -> Suite:
     Raises KoderzError where it can't.
     """
     whole = next((each for each in map(SUITES.load, SUITES) if name in each.named_datasets), None)
-    suite = whole.load(SuiteSource(path.resolve(), part=name)) if whole else load_suite(name, path.resolve())
+    path = Path(os.path.realpath(path))  # which raises nothing for links that lead round in a circle
+    suite = whole.load(SuiteSource(path, part=name)) if whole else load_suite(name, path)
     place = _added(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
-    place.symlink_to(path.resolve())
+    place.symlink_to(path)
     return suite
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from gzip import GzipFile
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -138,15 +138,16 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
 
 
 @contextmanager
-def opened(path: Path, error: Callable[[str], KoderzError] = KoderzError) -> Iterator[File]:
-    """The content of a file, unpacked if it is gzipped, whatever its name.
+def opened(path: Path, error: Callable[[str], KoderzError] = KoderzError, data: bytes | None = None) -> Iterator[File]:
+    """The content of a file, unpacked if it is gzipped, whatever its name. `data`: the content, if it was read before.
 
     What can't be read, now or within, is an `error` that names the file.
     """
     import gzip
 
+    plain: Any
     try:
-        with path.open("rb") as plain:
+        with path.open("rb") if data is None else BufferedReader(BytesIO(data)) as plain:
             if plain.peek(2).startswith(GZIP):
                 with gzip.open(plain) as file:
                     yield file

@@ -99,7 +99,7 @@ def read_environments(path: Path, flag: str) -> tuple[EnvironmentRule, ...]:
             if isinstance(row, dict):
                 require_keys(row, EnvironmentRule.__struct_fields__, f"{where}: [[environments]] number {number}")
         rules = msgspec.convert(rows or (), tuple[EnvironmentRule, ...])
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise KoderzError(f"{where}: {error}") from None
     return tuple(beside(path, rule, "source", "python", "downloads") for rule in rules)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.suites.dataset import Row, row_of
-from koderz.suites.tables import read_rows, rows_of
+from koderz.suites.tables import read_rows
 
 _LONGEST_NAME = 100  # characters
 _PATCHES = "model_patch", "prediction", "fix_patch"  # of SWE-bench; of some agents; of Multi-SWE-bench
@@ -41,7 +40,7 @@ def parse_predictions(file: Path, data: bytes) -> list[Prediction]:
 
 def prediction_rows(file: Path, data: bytes | None = None) -> list[Row]:
     """The rows of a file or its content, their fields unchecked; of objects by id each with its id."""
-    rows = [*(read_rows(file) if data is None else rows_of(io.BufferedReader(io.BytesIO(data)), file))]
+    rows = [*read_rows(file, data=data)]
     if (
         file.suffix == ".json"
         and len(rows) == 1

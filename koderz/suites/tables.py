@@ -30,23 +30,22 @@ def kind_of(path: Path) -> str:
     return suffix if suffix in KINDS else ""
 
 
-def read_rows(path: Path, skip: Skip | None = None) -> Iterator[Row]:
+def read_rows(path: Path, skip: Skip | None = None, data: bytes | None = None) -> Iterator[Row]:
     """The rows of a file by how its name ends, of another name by its content: a table, or objects of JSON.
 
     JSON has an object a line, a list of such, or one alone; its numbers keep all their digits, NaN and Infinity are
     understood. CSV, with any delimiter, and TSV have a header, and their values are texts. Raises KoderzError, naming
     the line, for what is no row, and for a file that can't be read. With `skip`, lines that are no JSON object are
-    handed to it and left out.
+    handed to it and left out. `data`: the content of the file, if it was read before.
     """
     if kind_of(path) == ".parquet":
-        yield from _of_parquet(path)
+        yield from _of_parquet(path, data)
         return
-    with opened(path) as file:
-        yield from rows_of(file, path, skip)
+    with opened(path, data=data) as file:
+        yield from _of_texts(file, path, skip)
 
 
-def rows_of(file: File, path: Path, skip: Skip | None = None) -> Iterator[Row]:
-    """The rows in an open file of texts, as `read_rows` has them."""
+def _of_texts(file: File, path: Path, skip: Skip | None) -> Iterator[Row]:
     head, kind = file.peek(_HEAD), kind_of(path)
     encoding = json.detect_encoding(head[:4])
     begin = head.decode(encoding, "ignore").lstrip(_BLANK)[:1]
@@ -179,9 +178,9 @@ def _unquoted(cell: str) -> str:
     return cell[1:-1].replace('""', '"') if is_quoted else cell
 
 
-def _of_parquet(path: Path) -> Iterator[Row]:
+def _of_parquet(path: Path, data: bytes | None) -> Iterator[Row]:
     number = 0
-    with opened_parquet(path) as file:
+    with opened_parquet(path, data=data) as file:
         for batch in file.iter_batches(batch_size=1000):
             for fields in batch.to_pylist():
                 yield Row(f"{path}, row {number}", fields)
@@ -189,15 +188,16 @@ def _of_parquet(path: Path) -> Iterator[Row]:
 
 
 @contextmanager
-def opened_parquet(path: Path, error: type[KoderzError] = KoderzError) -> Iterator[Any]:
+def opened_parquet(path: Path, error: type[KoderzError] = KoderzError, data: bytes | None = None) -> Iterator[Any]:
     """pyarrow's ParquetFile. What can't be read, now or within, is an `error` that names the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path if data is None else io.BytesIO(data)) as file:
             yield file
     except FileNotFoundError:
         raise error(f"there is no dataset {path}") from None
     except (OSError, pa.ArrowException) as problem:
-        raise error(f"the dataset {path} can't be read: {problem}") from None
+        reason = str(problem).partition("\n")[0]
+        raise error(f"the dataset {path} can't be read: {reason}") from None

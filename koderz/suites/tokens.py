@@ -66,7 +66,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     try:
         loaded = Loaded.from_str(data.decode())
     except Exception as error:  # noqa: BLE001 the library raises Exception itself
-        raise KoderzError(f"--tokenizer {name}: not a tokenizer.json: {error}") from None
+        raise KoderzError(f"--tokenizer {name}: not a tokenizer.json: {str(error)[:200]}") from None
     return TokenizerFile(path.name, hashlib.sha256(data).hexdigest()[:16], loaded)
 
 

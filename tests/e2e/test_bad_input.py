@@ -39,15 +39,6 @@ def test_unwritable_results_folder_is_told_before_any_call(koderz: Shell) -> Non
     assert "choose another with --results" in done.err
 
 
-def test_malformed_row_is_named_by_its_line(koderz: Shell) -> None:
-    row = {"task_id": "T/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(c):\n    pass\n"}
-    (koderz.folder / "own.jsonl").write_text(json.dumps(row) + "\n\n" + '{"task_id": 3}\n')
-
-    done = koderz("benchmark", 0, 1, "--dataset", "own.jsonl", code=2)
-
-    assert "own.jsonl, line 3" in done.err
-
-
 def test_runs_that_are_not_there_or_not_ours_are_refused(koderz: Shell, tmp_path: Path) -> None:
     assert "no run yet" in koderz("benchmark", "resume", "latest", code=2).err
     assert "is no run" in koderz("benchmark", "resume", "../x", code=2).err

@@ -117,21 +117,6 @@ def test_runs_that_a_model_judged_are_compared(koderz: Shell) -> None:
     assert "Judged by simulated, not calibrated." in said
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"input": "a", "target": "b"}\n{"input": "a"}\n', "faq.jsonl, line 2: the field 'target' is missing"),
-        ("[1]\n", "not a JSON object"),
-        ('{"input": "a",\n', "line 1: not JSON"),
-        ("", "holds no row"),
-    ],
-)
-def test_qa_names_file_and_line_of_a_bad_row(koderz: Shell, text: str, problem: str) -> None:
-    (koderz.folder / "faq.jsonl").write_text(text)
-
-    assert problem in koderz("benchmark", "--suite", "qa", "--dataset", "faq.jsonl", *MODEL, code=2).err
-
-
 def test_suites_show_says_whose_file_it_is(koderz: Shell) -> None:
     write_rows(koderz.folder / "test.jsonl", ROWS["gsm8k"])
 

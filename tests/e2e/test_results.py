@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -94,37 +92,6 @@ def test_problems_and_the_report_are_about_every_run(ran: Shell) -> None:
 
     assert done.out == "report.html: 1 run, 20 experiments, 0.1 MB\n"
     assert "koderz report" in (ran.folder / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda text: text[: len(text) // 2], "is truncated"),
-        (lambda text: "", "is empty"),
-        (lambda text: '{"hello": 1}', "is no summary of a run"),
-        (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "written by a newer koderz"),
-        (lambda text: text.replace('"success": true', '"success": false', 1), "was edited: zero-shot says successes 6"),
-    ],
-)
-def test_bad_summary_that_is_named_is_one_line(ran: Shell, tmp_path: Path, damage: object, says: str) -> None:
-    assert callable(damage)
-    bad = tmp_path / "bad.json"
-    (summary,) = ran.results.glob("*.json")
-    bad.write_text(damage(summary.read_text()))
-
-    assert says in one_line(ran("benchmark", "compare", bad, "latest", code=2))
-    assert says in one_line(ran("benchmark", "show", bad, code=2))
-
-
-def test_bad_summary_in_the_folder_is_a_note_beside_the_list(ran: Shell, koderz: Shell) -> None:
-    shutil.copytree(ran.results, koderz.results)
-    (koderz.results / "bench_00000000_20200101_000000.json").write_text('{"run_id": ')
-
-    done = koderz("benchmark", "list")
-
-    assert "60.0%" in done.out
-    assert "note: " in done.err
-    assert len(done.err.splitlines()) == 1
 
 
 @pytest.mark.slow

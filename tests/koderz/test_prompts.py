@@ -109,11 +109,6 @@ def test_prompt_that_is_no_text_is_named(tmp_path: Path) -> None:
         load_prompts(tmp_path)
 
 
-def test_prompts_folder_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(KoderzError, match="there is no such folder"):
-        load_prompts(tmp_path / "nowhere")
-
-
 def test_prompts_folder_may_hold_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("${anything}")
 

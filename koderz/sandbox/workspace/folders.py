@@ -153,6 +153,12 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether the links of a path lead out of a folder, or round in a circle."""
+    place = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a circle, until Python 3.13
+    return place.is_symlink() or not place.is_relative_to(os.path.realpath(folder))
+
+
 def files_below(folder: Path) -> dict[str, Path]:
     """Each file below a folder by its relative path. Raises KoderzError for a link that leads out of it."""
     found = dict[str, Path]()
@@ -163,7 +169,7 @@ def files_below(folder: Path) -> dict[str, Path]:
         except OSError as error:
             raise KoderzError(f"{error.filename} can't be read ({error.strerror})") from None
         for entry in entries:
-            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(folder.resolve()):
+            if entry.is_symlink() and leads_out(Path(entry.path), folder):
                 raise KoderzError(f"{entry.path} is a link that leaves its folder")
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)

@@ -97,7 +97,8 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
             continue
         for each in parse_predictions(file, data):
             if each.instance not in ids:
-                raise KoderzError(f"{each.where}: there is no task {each.instance!r}: koderz perf tasks lists them")
+                name = each.instance[:100]
+                raise KoderzError(f"{each.where}: there is no task {name!r}: koderz perf tasks lists them")
             found.append((each.instance, each.patch or "", each.model))
             models.append(each.model)
     model = ", ".join(dict.fromkeys(filter(None, models)))[:_MOST]

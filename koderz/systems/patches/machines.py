@@ -238,7 +238,7 @@ def _read(path: Path) -> Rules:
         rules = msgspec.convert(table, Rules)
         for rule in rules.images:
             (rule.base + rule.human).format_map(dict.fromkeys(("base_commit", "human_commit", "id", "arch"), ""))
-    except (OSError, ValueError, KeyError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, KeyError, RecursionError, msgspec.ValidationError) as error:
         what = f"there is no {{{error.args[0]}}}" if isinstance(error, KeyError) else str(error)
         raise KoderzError(f"--overrides {path}: {what}") from None
     return msgspec.structs.replace(

@@ -244,7 +244,7 @@ def _is_test(path: Path) -> bool:
 
 def _read_inside(tree: Path, path: str) -> str:
     """A text of a tree. Raises KoderzError if its path has a link, which may lead out of the tree."""
-    if (tree / path).resolve() != tree.resolve() / path:
+    if os.path.realpath(tree / path) != str(tree.resolve() / path):
         raise KoderzError(f"{path} is a link, or lies below one")
     return (tree / path).read_text(encoding="utf-8")
 

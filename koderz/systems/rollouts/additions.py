@@ -26,7 +26,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import tarfile_with_filters as tarfile
-from koderz.sandbox.workspace.folders import files_below, made_whole
+from koderz.sandbox.workspace.folders import files_below, leads_out, made_whole
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import require_keys
 
@@ -111,7 +111,7 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
             found = [source / "SKILL.md"] if (source / "SKILL.md").is_file() else sorted(source.glob("*/SKILL.md"))
             if not found:
                 raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
-            if away := [file for file in found if not file.resolve().is_relative_to(source.resolve())]:
+            if away := [file for file in found if leads_out(file, source)]:
                 raise KoderzError(f"{away[0].parent} is, or has, a link that leaves {said}")
             return tuple(
                 replace(

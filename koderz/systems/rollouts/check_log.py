@@ -111,7 +111,7 @@ def _read(path: Path) -> dict[str, Checked]:
     except OSError:
         return found
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             row = json.loads(line)
             if row["status"] in ("sound", "unsound", "unprepared"):
                 prepared = row["status"] != "unprepared"

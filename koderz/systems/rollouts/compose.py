@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import shlex
@@ -94,7 +95,7 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
         services = document["services"]
         if not services or not all(isinstance(each, Mapping) for each in services.values()):
             raise TypeError("it needs services, each of which has to be a table")
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise KoderzError(f"{path}: no compose file ({str(error).splitlines()[0]})") from None
     alone = [*services] if len(services) == 1 and not own else []
     name = next((each for each in (*HARBOR_SERVICES, *alone) if each in services), own[0] if own else "")
@@ -378,7 +379,7 @@ def _inner(source: str, folder: Path, key: str) -> str:
     """A path in the task's folder, which compose takes for nothing else; no link leads there."""
     inner = posixpath.normpath(source)
     there = folder.resolve() / inner
-    if inner.startswith(("/", "..")) or there.resolve() != there or not there.exists():
+    if inner.startswith(("/", "..")) or os.path.realpath(there) != str(there) or not there.exists():
         raise _LackError(key, source)
     return f"./{inner}"
 

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import math
+import os
 import shlex
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -146,7 +147,9 @@ def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
             shown = [place for text in texts for place in sources_of(KINDS[key], text, config.path.parent)]
             named.append((key, shown, READS))
         for key, places, risk in named:
-            if not all(any(place.resolve().is_relative_to(folder) for folder in near) for place in places):
+            if not all(
+                any(Path(os.path.realpath(place)).is_relative_to(folder) for folder in near) for place in places
+            ):
                 found[f"{config.where(number, key)}, {key}"] = risk
     return found
 
@@ -182,7 +185,7 @@ def read_config(path: Path, variables: Mapping[str, str] = MappingProxyType({}))
 def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Config:
     try:
         table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
     arms = _arms(path, text, table.pop("arms", []))
     rows = table.pop("tasks", [] if "dataset" in table else None)

@@ -235,7 +235,7 @@ def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
     where = folder / "task.yaml"
     try:
         meta = yaml.safe_load(_text(where))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise KoderzError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
         raise KoderzError(f"{where}: the field 'instruction' is missing")

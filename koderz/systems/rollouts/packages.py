@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import Member, damage, decompressed, forget
@@ -131,7 +131,7 @@ class Packages:
             here.parent.mkdir(parents=True, exist_ok=True)
             found = shutil.which(name)
             if wheel:
-                with zipfile.ZipFile(wheel) as archive:
+                with damage(wheel), zipfile.ZipFile(wheel) as archive:
                     inner = [each for each in archive.namelist() if each.endswith(f".data/scripts/{name}")]
                     here.write_bytes(archive.read(inner[0]) if inner else b"")
             elif found:
@@ -147,8 +147,7 @@ class Packages:
         needs, archives = dict[str, list[str]](), dict[str, str]()
         for path in sorted(self.folder.glob("*.tgz")) if self.folder else ():
             with damage(path), tarfile.open(path, "r:gz", tarinfo=Member) as archive:
-                content = archive.extractfile("package/package.json")
-                about = json.loads(content.read(1 << 20)) if content else {}
+                about = _package_of(archive)
                 needs[about["name"]] = [*about.get("dependencies", {})]
                 archives[about["name"]] = f"{WHEELS}/{path.name}"
         for name in needs:
@@ -260,6 +259,20 @@ def _opened(file: IO[bytes], parts: Mapping[str, tuple[int, int]], name: str) ->
         raise ValueError(f"it has no {name}.tar")
     file.seek(found[0])
     return io.BytesIO(file.read(found[1]))
+
+
+def _package_of(archive: tarfile.TarFile) -> dict[str, Any]:
+    """The package.json of an npm's archive. Raises ValueError if it has none, or one without a name."""
+    found = next((each for each in archive if each.name == "package/package.json" and each.isfile()), None)
+    content = archive.extractfile(found) if found else None
+    about = json.loads(content.read(1 << 20)) if content else None
+    if (
+        isinstance(about, dict)
+        and isinstance(about.get("name"), str)
+        and isinstance(about.get("dependencies", {}), dict)
+    ):
+        return about
+    raise ValueError("it has no package/package.json of a package")
 
 
 def _control(file: IO[bytes], parts: Mapping[str, tuple[int, int]]) -> dict[str, str]:

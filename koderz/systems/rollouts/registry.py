@@ -84,11 +84,11 @@ def find_dataset(name: str, registry: str) -> FoundDataset:
 
 def _age(version: str) -> tuple[bool, bool, Version, str]:
     """The place of a version among others: the older, the smaller."""
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     try:
         return version == _HEAD, True, Version(version), version
-    except InvalidVersion:
+    except ValueError:  # also of a number of thousands of digits
         return version == _HEAD, False, Version("0"), version
 
 

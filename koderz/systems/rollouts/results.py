@@ -195,7 +195,7 @@ def _read(folder: Path) -> Benchmark:
             manifest = json.loads(file.read())
         found = (_evaluation(folder, entry) for entry in manifest["results"] if not entry.get("canary"))
         results = [each for each in found if each is not None]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise KoderzError(f"the files of the rollouts {folder} can't be read: {error}") from None
     return Benchmark(folder, manifest, results)
 
@@ -206,7 +206,10 @@ def _evaluation(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any] | None
         return None
     places = (folder / "task_results" / f"{entry['run_id']}.json", Path(entry["run_dir"], "evaluation_results.json"))
     for path in filter(Path.is_file, places):
-        found = json.loads(path.read_bytes())
-        score = found.get("total_score", found.get("evaluation", {}).get("total_score"))
+        try:
+            found = json.loads(path.read_bytes())
+            score = found.get("total_score", found.get("evaluation", {}).get("total_score"))
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise KoderzError(f"{path} is no evaluation of a rollout: {error}") from None
         return {**found, "total_score": score, "task_dir": entry["task_dir"]}
     return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.sandbox.workspace.folders import leads_out
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.dataset import Row
 from koderz.systems.rollouts.runnable import Omission
@@ -74,12 +75,12 @@ def _task(row: Row, task_id: str, skill: str, root: Path) -> Rollout:
         for path in row.texts(key):
             inner = path.removeprefix("./")
             name = inner.removeprefix(next((folder for folder in _FOLDERS if inner.startswith(folder)), ""))
-            file = (root / inner).resolve()
-            if not (file.is_relative_to(root.resolve()) and file.is_file()):
+            file = root / inner
+            if leads_out(file, root) or not file.is_file():
                 raise row.error(f"{key}: there is no file {path} in {root}")
             if name in found:
                 raise row.error(f"{key}: two files have the name {name}")
-            found[name] = file
+            found[name] = file.resolve()
         return found
 
     expected = row.text("expected_output", "")

@@ -203,7 +203,7 @@ def read_task_toml(path: Path, text: str) -> tuple[TaskTable, tuple[str, ...]]:
     """
     try:
         found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise KoderzError(f"{path}: not TOML ({error})") from None
     for environment in _environments(found):
         if isinstance(environment.get("os"), str):
@@ -272,7 +272,7 @@ def _wrong(table: TaskTable) -> Iterator[tuple[str, str]]:
     """Each value that its type doesn't exclude: the field's name, and what is wrong with it."""
     schema = table.version or table.schema_version
     if not _SCHEMA.fullmatch(schema):
-        yield "schema_version", f'= "{schema}" is none that koderz reads; it reads 1.4 and those before'
+        yield "schema_version", f'= "{schema[:100]}" is none that koderz reads; it reads 1.4 and those before'
     yield from _wrong_environment(table.environment, "environment")
     yield from _wrong_phase(table.agent, "agent")
     yield from _wrong_verifier(table.verifier, "verifier")

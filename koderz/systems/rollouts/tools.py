@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from koderz.errors import KoderzError
+from koderz.sandbox.archives import damage
 from koderz.sandbox.workspace import Mount, userland
 from koderz.sandbox.workspace.folders import own_folder
 from koderz.systems.rollouts.tasks import Rollout
@@ -98,16 +99,13 @@ def _usable(folder: Path) -> Iterator[Path]:
 
 def _unpack(wheel: Path, site: Path) -> None:
     """Unpacks the packages of a wheel. Raises KoderzError for a damaged one, or a path that leaves its folder."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            for info in archive.infolist():
-                path = PurePosixPath(info.filename)
-                if path.is_absolute() or ".." in path.parts or info.is_dir():
-                    if not info.is_dir():
-                        raise KoderzError(f"--wheels: {wheel}: {info.filename} leaves its folder")
-                    continue
-                target = site / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(archive.read(info))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise KoderzError(f"--wheels: {wheel} can't be read: {error}") from None
+    with damage(wheel), zipfile.ZipFile(wheel) as archive:
+        for info in archive.infolist():
+            path = PurePosixPath(info.filename)
+            if path.is_absolute() or ".." in path.parts or info.is_dir():
+                if not info.is_dir():
+                    raise KoderzError(f"--wheels: {wheel}: {info.filename} leaves its folder")
+                continue
+            target = site / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(archive.read(info))

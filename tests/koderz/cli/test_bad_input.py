@@ -165,6 +165,44 @@ def test_endless_file_is_one_line(command: Command, words: str, monkeypatch: pyt
     assert len(done.err.splitlines()) == 1
 
 
+READING = (
+    "benchmark 0 1 -m simulated --dry-run --extra-body @FILE",
+    "benchmark 0 1 -m simulated --dry-run --solver FILE:solve",
+    "benchmark 0 1 -m simulated --dry-run --suite FILE:Own",
+    "benchmark --suite qa --dataset q.jsonl -m simulated --dry-run --template FILE",
+    "benchmark --suite qa --dataset q.jsonl -m simulated --dry-run --scorer judge --role judge=simulated --rubric FILE",
+    "optimize run --optimizers few_shot -m simulated --dry-run --optimizer-params FILE",
+    "memory import FILE",
+    "suites add humaneval FILE",
+    "judge FILE --task HumanEval/3",
+    "benchmark show FILE",
+    "leaderboard FILE",
+)
+
+
+@pytest.mark.parametrize("words", READING)
+def test_file_that_is_none_of_its_kind_is_one_line(command: Command, koderz: Shell, words: str) -> None:
+    """Of readers that are no functions of their own; the others: tests/koderz/test_readers.py."""
+    (koderz.folder / "q.jsonl").write_text('{"input": "1 + 1?", "target": "2"}\n')
+    file = koderz.folder / "given.json"
+    arguments = words.replace("FILE", "given.json").split()
+    for content in (b"", b"\xff\xfe\xfa", b"\0" * 50, b"[" * 100_000, b"9" * 5000, "a folder", "a circle"):
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        elif content == "a folder":
+            file.mkdir()
+        else:
+            file.symlink_to(file)
+        said = command(*arguments, code=(0, 1, 2)).err
+        lines = [line for line in said.splitlines() if not line.startswith("note:")]
+        assert len(lines) <= 1
+        assert "given.json" in said or not lines
+        assert len(said) < 1000
+        file.rmdir() if file.is_dir() else file.unlink()
+    assert "given.json" in command(*arguments, code=2).err
+    assert not koderz.results.exists()
+
+
 def test_configuration_without_an_end_is_one_line(command: Command, koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").symlink_to("/dev/zero")
 

@@ -78,11 +78,6 @@ def test_file_error_is_told_with_its_line(tmp_path: Path, data: bytes, said: str
     assert str(path) in complaint(every_row, path)
 
 
-def test_missing_file_or_folder_is_told(tmp_path: Path) -> None:
-    assert "there is no dataset" in complaint(every_row, tmp_path / "a.jsonl")
-    assert "can't be read" in complaint(every_row, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [

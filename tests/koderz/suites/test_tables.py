@@ -8,7 +8,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from koderz.analysis.labels import read_labels
 from koderz.errors import KoderzError
 from koderz.runs.judge import read_samples
-from koderz.suites.predictions import parse_predictions, read_predictions
+from koderz.suites.predictions import read_predictions
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tables import read_rows
 from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
@@ -32,6 +34,7 @@ from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.suite import Ruler
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.suite import DatasetSuite
+from koderz.systems.patches.given import read_predictions as read_given
 from koderz.systems.patches.gso.opt_at_k import read_predictions as read_attempts
 from koderz.systems.patches.published import read_published
 from koderz.systems.patches.sources import ids_of
@@ -115,6 +118,11 @@ def samples(path: Path) -> Iterable[Any]:
     return [(each.task.id, each.program) for each in read_samples(path, tasks).samples]
 
 
+def of_perf(path: Path) -> Iterable[Any]:
+    tasks: Any = [SimpleNamespace(id=f"{name}{number}") for name in ("a__b-", "") for number in range(5)]
+    return sorted(read_given([path], tasks).patches.items())
+
+
 def question(number: int) -> Mapping[str, Any]:
     return {"id": number, "input": f"{ODD} {number}?", "target": f"{number}"}
 
@@ -184,11 +192,7 @@ PLACES = {
         prediction,
         "instance_id",
     ),
-    "predictions of perf": Place(
-        lambda path: [(each.instance, each.patch) for each in parse_predictions(path, path.read_bytes())],
-        prediction,
-        "instance_id",
-    ),
+    "predictions of perf": Place(of_perf, prediction, "instance_id"),
     "predictions of opt-at-k": Place(read_attempts, prediction, "instance_id"),
     "samples": Place(samples, lambda n: {"task_id": f"Own/{n}", "solution": f"# {ODD}"}, "task_id"),
     "labels": Place(
@@ -239,40 +243,41 @@ FILES: Mapping[str, tuple[str, Callable[[Rows], bytes]]] = {
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("kind", FILES)
-def test_rows_are_read_as_programs_write_them(tmp_path: Path, place: Place, kind: str) -> None:
+def test_rows_are_read_as_programs_write_them(tmp_path: Path, place: Place) -> None:
     """Or they are refused with a line and a remedy, where rows are found again by their place in JSON lines."""
-    name, content = FILES[kind]
     rows = [place.row(number) for number in range(3)]
-    expected = [*place.load(written(tmp_path / "plain.jsonl", *rows))]
-    path = tmp_path / name
-    path.write_bytes(content(rows))
-    try:
-        found: Any = [*place.load(path)]
-    except KoderzError as error:
-        found = str(error)
-
+    (tmp_path / "rows").mkdir()  # by whose name some rows go
+    expected = [*place.load(written(tmp_path / "rows/plain.jsonl", *rows))]
     refused = re.compile("JSON lines|iconv|has to be a list|no file of rows|a file of rows, such as|not JSON")
-    is_refused = isinstance(found, str) and refused.search(found) and (not place.is_table or name == "a.txt")
-    assert found == expected or is_refused, found
+    for kind, (name, content) in FILES.items():
+        path = tmp_path / kind / "rows" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content(rows))
+        try:
+            found: Any = [*place.load(path)]
+        except KoderzError as error:
+            found = str(error)
+
+        is_refused = isinstance(found, str) and refused.search(found) and (not place.is_table or name == "a.txt")
+        assert found == expected or is_refused, f"{kind}: {found}"
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [("a.jsonl", json_lines), ("a.csv", lambda rows: table(rows, ";")), ("a.tsv", lambda rows: table(rows, "\t"))],
-    ids=["JSON lines", "CSV", "TSV"],
-)
-def test_code_page_of_windows_is_refused_with_the_remedy(tmp_path: Path, place: Place, name: str, write: Any) -> None:
+def test_code_page_of_windows_is_refused_with_the_remedy(tmp_path: Path, place: Place) -> None:
     """No byte of a file tells which code page it is in, and a wrong guess would be asked as a question."""
-    path = tmp_path / name
-    path.write_bytes(write([{**place.row(number), "more": ODD} for number in range(3)]).encode("cp1252"))
+    rows = [{**place.row(number), "more": ODD} for number in range(3)]
+    for name, text in {
+        "a.jsonl": json_lines(rows),
+        "a.csv": table(rows, ";"),
+        "a.tsv": table(rows, "\t"),
+    }.items():
+        (tmp_path / name).write_bytes(text.encode("cp1252"))
 
-    said = complaint(lambda each: [*place.load(each)], path)
+        said = complaint(lambda each: [*place.load(each)], tmp_path / name)
 
-    assert ("line 1: not UTF-8 text; save it as UTF-8" in said and "iconv -f CP1252 -t UTF-8" in said) or (
-        "line 2: not UTF-8 text; save it as UTF-8" in said or "read from JSON lines alone" in said
-    )
+        assert ("line 1: not UTF-8 text; save it as UTF-8" in said and "iconv -f CP1252 -t UTF-8" in said) or (
+            "line 2: not UTF-8 text; save it as UTF-8" in said or "read from JSON lines alone" in said
+        )
 
 
 @pytest.mark.parametrize(
@@ -297,22 +302,18 @@ def test_whole_numbers_may_be_names_of_rows(tmp_path: Path, place: Place) -> Non
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("bad", ["[1, 2]", "3", "null", '{"a": ', "hello"])
-@pytest.mark.parametrize("before", [0, 1])
-def test_bad_row_is_named_by_its_line(tmp_path: Path, place: Place, bad: str, before: int) -> None:
+def test_bad_row_is_named_by_its_line(tmp_path: Path, place: Place) -> None:
     good = [json.dumps(place.row(number)) for number in range(3)]
     path = tmp_path / "a.jsonl"
-    path.write_text("\n".join([*good[:before], bad, *good[before:]]))
-    if place is PLACES["samples"]:
-        assert (
-            f"{path}, line {before + 1}: not "
-            in read_samples(
-                path, [*HumanEval.load(SuiteSource(written(tmp_path / "tasks.jsonl", *map(code, range(3))))).tasks]
-            ).malformed[0]
-        )
-        return
+    for before, bad in product((0, 1), ("[1, 2]", "3", "null", '{"a": ', "hello")):
+        path.write_text("\n\n".join([*good[:before], bad, *good[before:]]))
+        if place is PLACES["samples"]:
+            tasks = HumanEval.load(SuiteSource(written(tmp_path / "tasks.jsonl", *map(code, range(3))))).tasks
+            said = read_samples(path, tasks).malformed[0]
+        else:
+            said = complaint(lambda each: [*place.load(each)], path)
 
-    assert f"{path}, line {before + 1}: not " in complaint(lambda each: [*place.load(each)], path)
+        assert f"{path}, line {2 * before + 1}: not " in said
 
 
 def cells(path: Path, data: bytes) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def _hotpot(data: Any) -> Collection:
 def _read(path: Path, wanted: str, make: Any) -> Collection:
     try:
         found: Collection = make(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise KoderzError(f"--qa-data {path} isn't {wanted}: {type(error).__name__}: {error}") from None
     if not found.questions:
         raise KoderzError(f"--qa-data {path} isn't {wanted}: it holds no question")

@@ -63,7 +63,7 @@ class Material:
         if self.haystack.suffix == ".json":
             try:
                 text = json.loads(text)["text"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise KoderzError(f"--haystack {self.haystack}: no JSON object with the field 'text'") from None
         words = re.sub(r"\s+", " ", text).split(" ")
         if not any(words):

@@ -102,7 +102,7 @@ def _of_repository(path: Path) -> Iterator[Row]:
     for file in sorted(path.glob("tasks/*/task.yaml")):
         try:
             fields = yaml.safe_load(_text(file))
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise KoderzError(f"{file}: not YAML ({str(error).splitlines()[0]})") from None
         try:
             tests = json.loads(_text(file.with_name("tests.json")))

@@ -43,7 +43,6 @@ def test_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
         (f'{{"instance_id": "{ONE}", "model_patch": 1}}', "line 1: the field 'model_patch' has to be text"),
         (f'{{"instance_id": "{ONE}", "model-patch": "x"}}', "'model_patch' is missing; is 'model-patch' meant for it?"),
         ('{"instance": "x", "model_patch": "x"}', "'instance_id' is missing; is 'instance' meant for it?"),
-        ("{", "line 1: not JSON"),
         ("", "there are no patches"),
     ],
 )

@@ -172,7 +172,6 @@ def test_repositories_are_fetched_by_https_or_from_here(tmp_path: Path, url: str
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
         ("{}", "a registry is a list of datasets"),
         ("[3]", "dataset 1 has to be a table"),
         ('[{"nam": "x"}]', "dataset 1: unknown key 'nam'; did you mean 'name'"),

@@ -442,7 +442,7 @@ services:
     assert loaded(tmp_path / "u", "", named).image == "some/thing"
 
 
-@pytest.mark.parametrize("text", ["", "x", "services: []", "services: {main: 3}", "a: [", "\t"])
+@pytest.mark.parametrize("text", ["services: []", "services: {main: 3}", "\t"])
 def test_damaged_compose_file_is_one_line(tmp_path: Path, text: str) -> None:
     folder = written(tmp_path / "t", "", {"environment/Dockerfile": "FROM x\n"})
     (folder / "environment/docker-compose.yaml").write_text(text)
