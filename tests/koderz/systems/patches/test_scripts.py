@@ -191,7 +191,7 @@ def failing(local: Local, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """The legs of patches that fail, and of one that looks for what is expected."""
     folder = tmp_path_factory.mktemp("failing")
     kinds = ("wrong", "raises", "clock", "window", "expected")
-    return _legs(_task(folder, "gso"), local, folder, **{kind: PATCHES[kind] for kind in kinds})
+    return _legs(_task(folder, "gso"), local, folder, _anywhere, **{kind: PATCHES[kind] for kind in kinds})
 
 
 @pytest.mark.parametrize(
