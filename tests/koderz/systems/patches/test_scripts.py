@@ -186,6 +186,14 @@ def test_iso_bench_calls_count_but_for_the_first(local: Local, tmp_path: Path) -
     assert timing.total == pytest.approx(5 * timing.cpu, rel=0.9)
 
 
+@pytest.fixture(scope="module")
+def failing(local: Local, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leg]:
+    """The legs of patches that fail, and of one that looks for what is expected."""
+    folder = tmp_path_factory.mktemp("failing")
+    kinds = ("wrong", "raises", "clock", "window", "expected")
+    return _legs(_task(folder, "gso"), local, folder, _anywhere, **{kind: PATCHES[kind] for kind in kinds})
+
+
 @pytest.mark.parametrize(
     ("kind", "said", "hack"),
     [
@@ -196,8 +204,8 @@ def test_iso_bench_calls_count_but_for_the_first(local: Local, tmp_path: Path) -
         ("expected", "", ""),
     ],
 )
-def test_patch_errors_are_told(local: Local, tmp_path: Path, kind: str, said: str, hack: str) -> None:
-    leg = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=PATCHES[kind])["agent"]
+def test_patch_errors_are_told(failing: dict[str, Leg], kind: str, said: str, hack: str) -> None:
+    leg = failing[kind]
     assert said in leg.wrong
     assert bool(leg.wrong) == bool(said)
     assert leg.hack == hack
@@ -214,7 +222,7 @@ def test_work_moved_out_of_the_experiment_is_in_the_legs_cpu(local: Local, tmp_p
     assert beside > usual + base.work["test_0"].total / 4
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def counted() -> None:
     """Skips where the kernel lets nobody count the CPU of processes below."""
     try:
@@ -241,9 +249,15 @@ def _found(legs: dict[str, Leg]) -> Finding:
     return found([Block(bare)] * 7, "agent", Rule())
 
 
+@pytest.fixture(scope="module")
+def hiding(counted: None, local: Local, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leg]:
+    """The legs of all modules that hide work."""
+    return _on_one_core(local, tmp_path_factory.mktemp("hiding"), again=SLOW, human=FAST, **rows.HIDDEN)
+
+
 @pytest.mark.parametrize("name", rows.HIDDEN)
-def test_work_of_processes_that_nobody_waits_for_counts(counted: None, local: Local, tmp_path: Path, name: str) -> None:
-    legs = _on_one_core(local, tmp_path, again=SLOW, human=FAST, agent=rows.HIDDEN[name])
+def test_work_of_processes_that_nobody_waits_for_counts(hiding: dict[str, Leg], name: str) -> None:
+    legs = {"agent": hiding[name], **{leg: hiding[leg] for leg in ("base", "again", "human")}}
     finding = _found(legs)
     assert finding.opt == "not", finding
     assert legs["agent"].work["test_0"].total > legs["base"].work["test_0"].total / 2
@@ -259,11 +273,17 @@ def test_hidden_work_is_seen_on_its_core_where_nothing_counts_it(
     assert max(agent.busy, agent.total) > base.total / 4
 
 
-@pytest.mark.parametrize("name", rows.SHARING)
-def test_honest_patch_of_several_processes_hides_nothing(local: Local, tmp_path: Path, name: str) -> None:
+@pytest.fixture(scope="module")
+def sharing(local: Local, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Leg]:
+    """The legs of all modules that share work."""
     slow = f"{SLOW.replace('tally', 'once')}\n\ndef tally(numbers):\n    return [once(numbers) for _ in range(8)][0]\n"
-    module = rows.SHARING[name]
-    finding = _found(_on_one_core(local, tmp_path, base=slow, again=slow, human=module, agent=module))
+    return _on_one_core(local, tmp_path_factory.mktemp("sharing"), base=slow, again=slow, **rows.SHARING)
+
+
+@pytest.mark.parametrize("name", rows.SHARING)
+def test_honest_patch_of_several_processes_hides_nothing(sharing: dict[str, Leg], name: str) -> None:
+    legs = {leg: sharing[leg] for leg in ("base", "again")}
+    finding = _found({**legs, "human": sharing[name], "agent": sharing[name]})
     assert finding.hack == "", finding
     assert finding.speedups["base"].value > 1.5
 
