@@ -124,8 +124,8 @@ async def _projected(run: Run, name: str, *of_samples: str) -> None:
     for more in (("show", "latest", "--json"), ("show", "latest", "--problem", "browsecomp-plus/700"), ("list",)):
         await run("benchmark", *more)
     await run("benchmark", "report", "latest", "-o", f"{name}.html")
-    for ending, more in (("jsonl", of_samples), ("md", ()), ("parquet", ())):
-        await run("benchmark", "export", "latest", "--attempts", *more, "-o", f"{name}.{ending}")
+    for ending, samples in (("jsonl", of_samples), ("md", ()), ("parquet", ())):
+        await run("benchmark", "export", "latest", "--attempts", *samples, "-o", f"{name}.{ending}")
     await run("memory", "export")
 
 
