@@ -22,10 +22,7 @@ WRONG = {
     "an unknown problem": (("--problems", "HumanEval/777"), "no task 'HumanEval/777'"),
     "a problem outside the range": ((0, 2, "--problems", "HumanEval/77"), "none of the tasks"),
     "a negative limit": ((0, 2, "--limit", "-3"), "--limit: invalid value -3"),
-    "no concurrency": (
-        (0, 2, "--concurrency", "0"),
-        "--concurrency: invalid value 0; it must be between 1 and",
-    ),
+    "no concurrency": ((0, 2, "--concurrency", "0"), "--concurrency: invalid value 0; it must be between 1 and"),
     "a temperature that is no number": ((0, 2, "--temperature", "warm"), "--temperature"),
     "a negative cap": ((0, 2, "--max-cost", "-1"), "--max-cost: invalid value -1.0"),
     "a solver that isn't there": ((0, 2, "--solver", "x.py:y"), "there is no file x.py"),

@@ -42,10 +42,7 @@ def test_until_decided_may_name_any_arm_and_stand_before_numbers(koderz: Shell) 
     ("arguments", "error"),
     [
         (("decide", "a", "a"), "A and B are both a; name two models"),
-        (
-            ("decide", "a", "b", "--model", "c"),
-            "--model has no effect here: use the arguments A and B",
-        ),
+        (("decide", "a", "b", "--model", "c"), "--model has no effect here: use the arguments A and B"),
         (("benchmark", 0, 2, "--until-decided"), "--until-decided compares arms, and this run has one"),
         (("benchmark", 0, 2, "--margin", 3), "--margin is for runs with --until-decided"),
         (("benchmark", 0, 2, "--fail-on-regression"), "--fail-on-regression is for runs with --until-decided"),

@@ -18,11 +18,7 @@ from tests.koderz.world import write_tasks
 
 def completed(command: Command, words: str) -> list[str]:
     """What bash offers for the last word, which may be empty."""
-    asked = {
-        "_KODERZ_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }
+    asked = {"_KODERZ_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     return command(env=asked).out.split()
 
 

@@ -102,7 +102,8 @@ def paid(shell: Shell) -> float:
 
 
 @pytest.mark.slow
-def test_twenty_chores_of_an_agent_fit_the_client_and_the_cap(koderz: Shell, serve: Serve) -> None:
+@pytest.mark.anyio
+async def test_twenty_chores_of_an_agent_fit_the_client_and_the_cap(koderz: Shell, serve: Serve) -> None:
     (koderz.folder / "koderz.toml").write_text(f"max-tokens = 500\n{PRICED}")
     env = serve("--model", "a", "--model", "b", "--fail-first", 1, "--latency-ms", 100).env()
     ten = {"start": 0, "end": 10, "mode": "zero-shot"}
@@ -175,16 +176,13 @@ def test_twenty_chores_of_an_agent_fit_the_client_and_the_cap(koderz: Shell, ser
         assert paid(koderz) <= CAP
         assert set(ask.called) >= READING | SPENDING
 
-    async def session() -> None:
-        async with agent(koderz, "--allow-runs", "--max-cost", CAP, env=env) as ask:
-            await work(ask)
-        spent = paid(koderz)
-        async with agent(koderz, "--allow-runs", "--max-cost", CAP, env=env) as ask:  # a restart gives nothing anew
-            left = (await ask("plan", models=["openai/a"], **ten))["allowance_left"]
-            assert left == pytest.approx(CAP - spent, abs=0.01)
-            assert left <= CAP - spent
-
-    asyncio.run(session())
+    async with agent(koderz, "--allow-runs", "--max-cost", CAP, env=env) as ask:
+        await work(ask)
+    spent = paid(koderz)
+    async with agent(koderz, "--allow-runs", "--max-cost", CAP, env=env) as ask:  # a restart gives nothing anew
+        left = (await ask("plan", models=["openai/a"], **ten))["allowance_left"]
+        assert left == pytest.approx(CAP - spent, abs=0.01)
+        assert left <= CAP - spent
 
 
 @pytest.fixture
@@ -240,8 +238,9 @@ def test_allowance_that_cant_be_read_spends_nothing(allowance: Callable[[float],
         allowance(2.0).hold("bench_a", 1.0)
 
 
-def asked(koderz: Shell, cap: float | None, work: Callable[[Agent], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has `work` done by an agent of a server in this process."""
+@asynccontextmanager
+async def desk(koderz: Shell, cap: float | None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
+    """An agent of a server in this process."""
     from mcp.client.client import Client
 
     from koderz.cli.mcp import make_server
@@ -252,22 +251,16 @@ def asked(koderz: Shell, cap: float | None, work: Callable[[Agent], Any], monkey
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     limit = None if cap is None else Allowance(koderz.results, cap, environ)
-
-    async def session() -> None:
-        desk = Desk(koderz.results, limit, environ)
-        async with (
-            open_cortex(koderz.folder / "memory.db") as cortex,
-            Client(make_server(cortex, desk)) as client,
-        ):
-            await work(Agent(client))
-
-    asyncio.run(session())
+    made = Desk(koderz.results, limit, environ)
+    async with open_cortex(koderz.folder / "memory.db") as cortex, Client(make_server(cortex, made)) as client:
+        yield Agent(client)
 
 
-def test_server_without_allow_runs_reads_and_plans_alone(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_server_without_allow_runs_reads_and_plans_alone(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     koderz("benchmark", 0, 3, "--model", "simulated", "--mode", "comparative", "--quiet")
 
-    async def work(ask: Agent) -> None:
+    async with desk(koderz, None, monkeypatch) as ask:
         tools = {tool.name: tool for tool in (await ask.client.list_tools()).tools}
         assert set(tools) == set(TOOLS) | READING
         assert all(tool.annotations.read_only_hint for name, tool in tools.items() if name in READING)
@@ -286,50 +279,41 @@ def test_server_without_allow_runs_reads_and_plans_alone(koderz: Shell, monkeypa
         for name in ("/etc", "../x", str(koderz.results / listed["run_id"])):
             assert "is no run" in await ask.refused("show_run", run=name)
 
-    asked(koderz, None, work, monkeypatch)
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"solver": "mine.py:solve"}, "can't have files of code run"),
+    ({"suite": "mine.py:Suite"}, "can't have files of code run"),
+    ({"options": {"dataset": "tasks.jsonl"}}, "dataset: it could run code"),
+    ({"options": {"matrix": "arms.toml"}}, "matrix"),
+    ({"options": {"base_url": "http://127.0.0.1:9/v1"}}, "base_url: it could send data elsewhere"),
+    ({"options": {"prompt_dir": "prompts"}}, "prompt_dir: it could send data elsewhere"),
+    ({"options": {"extra_headers": ["a=b"]}}, "extra_headers: it could send data elsewhere"),
+    ({"options": {"role_options": ["spec.base-url=http://127.0.0.1:9"]}}, "role_options: it could"),
+    ({"options": {"model_options": ["simulated.base-url=http://127.0.0.1:9"]}}, "model_options: it could"),
+    ({"options": {"engine": "modal"}}, "engine: it could spend money"),
+    ({"options": {"sandbox": "uncontained"}}, "sandbox: it could run code"),
+    ({"options": {"solvers": ["mine.py:solve"]}}, "solvers: it could run code"),
+    ({"options": {"results": "elsewhere"}}, "results is settled where"),
+    ({"options": {"max_cost": 100}}, "max_cost is settled where"),
+    ({"options": {"trust_config": True}}, "trust_config is settled where"),
+    ({"options": {"max_iter": 3}}, "did you mean max-iterations"),
+    ({"options": {"temperature": "hot"}}, "--temperature: invalid value"),
+    ({"limit": None}, "Expected `int`"),
+    ({"start": 3}, "both start and end"),
+    ({"limit": 1, "models": ["openai/nobody-knows-it"]}, "can't hold without the price"),
+    ({"limit": 1, "models": ["opnai/x"]}, "did you mean openai/x"),
+]
+"""What a client may not ask for of a run, and what it is told."""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"solver": "mine.py:solve"}, "can't have files of code run"),
-        ({"suite": "mine.py:Suite"}, "can't have files of code run"),
-        ({"options": {"dataset": "tasks.jsonl"}}, "dataset: it could run code"),
-        ({"options": {"matrix": "arms.toml"}}, "matrix"),
-        ({"options": {"base_url": "http://127.0.0.1:9/v1"}}, "base_url: it could send data elsewhere"),
-        ({"options": {"prompt_dir": "prompts"}}, "prompt_dir: it could send data elsewhere"),
-        ({"options": {"extra_headers": ["a=b"]}}, "extra_headers: it could send data elsewhere"),
-        ({"options": {"role_options": ["spec.base-url=http://127.0.0.1:9"]}}, "role_options: it could"),
-        ({"options": {"model_options": ["simulated.base-url=http://127.0.0.1:9"]}}, "model_options: it could"),
-        ({"options": {"engine": "modal"}}, "engine: it could spend money"),
-        ({"options": {"sandbox": "uncontained"}}, "sandbox: it could run code"),
-        ({"options": {"solvers": ["mine.py:solve"]}}, "solvers: it could run code"),
-        ({"options": {"results": "elsewhere"}}, "results is settled where"),
-        ({"options": {"max_cost": 100}}, "max_cost is settled where"),
-        ({"options": {"trust_config": True}}, "trust_config is settled where"),
-        ({"options": {"max_iter": 3}}, "did you mean max-iterations"),
-        ({"options": {"temperature": "hot"}}, "--temperature: invalid value"),
-        ({"limit": None}, "Expected `int`"),
-        ({"start": 3}, "both start and end"),
-        ({"limit": 1, "models": ["openai/nobody-knows-it"]}, "can't hold without the price"),
-        ({"limit": 1, "models": ["opnai/x"]}, "did you mean openai/x"),
-    ],
-)
-def test_run_of_what_a_client_may_not_ask_for_is_refused_at_once(
-    koderz: Shell, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], says: str
+@pytest.mark.anyio
+async def test_run_of_what_a_client_may_not_ask_for_is_refused_at_once(
+    koderz: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(ask: Agent) -> None:
-        given = {"models": ["simulated"], "start": 0, "end": 1} | arguments
-        given = {
-            name: value
-            for name, value in given.items()
-            if not ({"limit"} & set(arguments) and name in ("start", "end"))
-        }
-        if "start" in arguments:
-            del given["end"]
-        assert says in await ask.refused("run", **given)
-
-    asked(koderz, 5.0, work, monkeypatch)
+    async with desk(koderz, 5.0, monkeypatch) as ask:
+        for arguments, says in REFUSED:
+            tasks = {} if arguments.keys() & {"limit", "start"} else {"start": 0, "end": 1}
+            assert says in await ask.refused("run", **{"models": ["simulated"], **tasks, **arguments}), arguments
     assert not [*koderz.results.glob("bench_*")]
 
 
@@ -399,18 +383,8 @@ def test_real_codex_plans_runs_and_reads_a_run(koderz: Shell, tmp_path: Path) ->
             "model_providers.scripted.wire_api": "responses",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={json.dumps(value)}")]
-        command = [
-            "codex",
-            "exec",
-            "--skip-git-repo-check",
-            "-s",
-            "read-only",
-            "--json",
-            "-m",
-            "m",
-            *options,
-            "Measure.",
-        ]
+        words = ["exec", "--skip-git-repo-check", "-s", "read-only", "--json", "-m", "m"]
+        command = ["codex", *words, *options, "Measure."]
         env = koderz.environment({**model.env(), "PATH": path})
         done = subprocess.run(
             command, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -45,7 +45,8 @@ def places(environ: Mapping[str, str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_exclusive_turns_go_round_among_processes(environ: Mapping[str, str]) -> None:
+@pytest.mark.anyio
+async def test_exclusive_turns_go_round_among_processes(environ: Mapping[str, str]) -> None:
     turns: list[str] = []
     enough = asyncio.Event()
 
@@ -58,15 +59,12 @@ def test_exclusive_turns_go_round_among_processes(environ: Mapping[str, str]) ->
             if len(turns) > 40:
                 enough.set()
 
-    async def go() -> None:
-        many, *others = (silent(environ) for _ in "abc")
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-            for _ in range(5):
-                group.create_task(measure("a", many))
-            for name, one in zip("bc", others, strict=True):
-                group.create_task(measure(name, one))
-
-    asyncio.run(go())
+    many, *others = (silent(environ) for _ in "abc")
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(measure("a", many))
+        for name, one in zip("bc", others, strict=True):
+            group.create_task(measure(name, one))
     rounds = turns[max(map(turns.index, "abc")) :]
     assert len(rounds) > 20
     assert all({*each} == {*"abc"} for each in zip(rounds, rounds[1:], rounds[2:], strict=False)), rounds
@@ -92,7 +90,8 @@ def test_exclusive_of_killed_processes_is_free(environ: Mapping[str, str]) -> No
     asyncio.run(measure())
 
 
-def test_progress_says_that_another_koderz_is_waited_for(environ: Mapping[str, str]) -> None:
+@pytest.mark.anyio
+async def test_progress_says_that_another_koderz_is_waited_for(environ: Mapping[str, str]) -> None:
     resources: Any = SimpleNamespace(exclusive=silent(environ), sandbox=SimpleNamespace(isolation="none"), plan=None)
     tally = SimpleNamespace(ended=(), faults=0, cost=0.0, passed=0, judged=0)
     progress = SimpleNamespace(
@@ -105,23 +104,16 @@ def test_progress_says_that_another_koderz_is_waited_for(environ: Mapping[str, s
         plan=SimpleNamespace(record=SimpleNamespace(parts=(), headline=None)),
     )
 
-    found = []
-
-    async def measure() -> None:
+    async def measure() -> str:
         async with resources.exclusive():
-            found.append(pulse_of(view, "block 3").line())
+            return pulse_of(view, "block 3").line()
 
-    async def look() -> None:
-        waits = asyncio.Event()
-        resources.exclusive = Exclusive(None, lambda _: waits.set(), environ)
-        async with silent(environ)():
-            task = asyncio.create_task(measure())
-            await waits.wait()
-            found.append(pulse_of(view, "block 3").line())
-        await task
-
-    asyncio.run(look())
-    while_waiting, after = found
-    assert "waits for another koderz" in while_waiting
+    waits = asyncio.Event()
+    resources.exclusive = Exclusive(None, lambda _: waits.set(), environ)
+    async with silent(environ)():
+        task = asyncio.create_task(measure())
+        await waits.wait()
+        assert "waits for another koderz" in pulse_of(view, "block 3").line()
+    after = await task
     assert "block 3" in after
     assert "waits" not in after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from fractions import Fraction
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -94,27 +95,17 @@ def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[JobResult, bool]],
 
 
 @pytest.mark.slow
-def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.GRACE_SECONDS", 2.0)
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"
     test = "def check(candidate):\n    assert set(candidate(1, 2)) == {3}\n"
 
-    async def story() -> tuple[JobResult, int]:
-        async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
-            starts = 0
-            start = pool._started
-
-            async def counted(core: int) -> object:
-                nonlocal starts
-                starts += 1
-                return await start(core)
-
-            monkeypatch.setattr(pool, "_started", counted)
-            finding = await pool.run(case(colliding, test=test, wall=4.0))
-            return finding, starts
-
-    finding, starts = asyncio.run(story())
-    assert (finding.verdict, finding.cause, starts) == ("error", "killed", 0)
+    async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
+        started = AsyncMock(wraps=pool._started)
+        monkeypatch.setattr(pool, "_started", started)
+        finding = await pool.run(case(colliding, test=test, wall=4.0))
+        assert (finding.verdict, finding.cause, started.await_count) == ("error", "killed", 0)
 
 
 def test_honest_sets_of_few_hashes_are_taken() -> None:

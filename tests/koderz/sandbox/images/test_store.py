@@ -231,8 +231,7 @@ def test_missing_part_of_an_archive_is_named(images: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"[", b"{}", b"[1]", b'[{"Config": "x"}]', b'[{"Config": 3, "Layers": []}]', b"[" * 100_000, b"\xff"],
+    "text", [b"[", b"{}", b"[1]", b'[{"Config": "x"}]', b'[{"Config": 3, "Layers": []}]', b"[" * 100_000, b"\xff"]
 )
 def test_damaged_manifest_is_one_line(images: Path, text: bytes) -> None:
     (images / "a.tar").write_bytes(layer(File("manifest.json", text)))

@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,24 @@ from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendant
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
 
-Story = Callable[[Pool], Coroutine[Any, Any, None]]
+pytestmark = pytest.mark.anyio
 
 
 def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST) -> Job:
     return Job(program, test, "add", timeout=cpu, memory_mb=256, wall=wall)
 
 
-def play(story: Story, *, size: int = 1) -> None:
-    async def played() -> None:
-        async with Pool(size, Premises(isolation.LAYERS, {})) as pool:
-            await story(pool)
+def pool_of(size: int = 1) -> Pool:
+    return Pool(size, Premises(isolation.LAYERS, {}))
 
-    asyncio.run(played())
+
+@pytest.fixture
+async def pool(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
+    async with pool_of(getattr(request, "param", 1)) as found:
+        yield found
+
+
+TWO = pytest.mark.parametrize("pool", [2], indirect=True, ids=["two judges"])
 
 
 @pytest.fixture(autouse=True)
@@ -60,22 +65,16 @@ def add(x, y):
 """
 
 
-def test_judge_takes_one_interpreter_that_forks_its_zygote() -> None:
-    async def story(_: Pool) -> None:
-        family = with_descendants(judges())
-        assert len(family) > 1
-        assert len({*map(_command, family)}) == 1
-
-    play(story)
+async def test_judge_takes_one_interpreter_that_forks_its_zygote(pool: Pool) -> None:
+    family = with_descendants(judges())
+    assert len(family) > 1
+    assert len({*map(_command, family)}) == 1
 
 
-def test_candidate_memory_holds_nothing_of_its_judge() -> None:
-    async def story(pool: Pool) -> None:
-        for _ in range(2):
-            found = await pool.run(case(PRYING))
-            assert found.verdict == "passed", found.message
-
-    play(story)
+async def test_candidate_memory_holds_nothing_of_its_judge(pool: Pool) -> None:
+    for _ in range(2):
+        found = await pool.run(case(PRYING))
+        assert found.verdict == "passed", found.message
 
 
 def test_judge_modules_are_loaded_by_judges_alone() -> None:
@@ -91,171 +90,135 @@ def test_judge_loads_nothing_slow_and_unused() -> None:
     heavy = {"subprocess", "pathlib", "urllib.parse", "koderz.sandbox.judge.remote"} - {*bare.stdout.decode().split()}
     test = f"import sys\nloaded = {heavy} & {{*sys.modules}}\n{TEST}    assert not loaded, loaded\n"
 
-    async def story(pool: Pool) -> None:
-        found = await pool.run(case(RIGHT, test=test))
-        assert found.verdict == "passed", found.message
+    async def judged() -> JobResult:
+        async with pool_of() as pool:
+            return await pool.run(case(RIGHT, test=test))
 
-    play(story)
-
-
-def test_judge_killed_between_jobs_is_replaced() -> None:
-    async def story(pool: Pool) -> None:
-        for _ in range(3):
-            assert (await pool.run(case(RIGHT))).verdict == "passed"
-            os.killpg(max(judges()), signal.SIGKILL)
-
-    play(story)
+    found = asyncio.run(judged())
+    assert found.verdict == "passed", found.message
 
 
+async def test_judge_killed_between_jobs_is_replaced(pool: Pool) -> None:
+    for _ in range(3):
+        assert (await pool.run(case(RIGHT))).verdict == "passed"
+        os.killpg(max(judges()), signal.SIGKILL)
+
+
+@TWO
 @pytest.mark.slow
-def test_verdicts_survive_judges_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verdicts_survive_judges_killed_at_random(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.DEATHS", 1000)  # of which the same candidate may see many by chance
 
-    async def story(pool: Pool) -> None:
-        verdicts: asyncio.Queue[str] = asyncio.Queue()
+    verdicts: asyncio.Queue[str] = asyncio.Queue()
 
-        async def judged(number: int) -> str:
-            verdict = (await pool.run(case((RIGHT, WRONG)[number % 2]))).verdict
-            verdicts.put_nowait(verdict)
-            return verdict
+    async def judged(number: int) -> str:
+        verdict = (await pool.run(case((RIGHT, WRONG)[number % 2]))).verdict
+        verdicts.put_nowait(verdict)
+        return verdict
 
-        killer = asyncio.create_task(_kill_at_random(random.Random(7), verdicts))
-        found = await asyncio.gather(*map(judged, range(160)))
-        killer.cancel()
-        assert found == ["passed", "failed"] * 80
-
-    play(story, size=2)
+    killer = asyncio.create_task(_kill_at_random(random.Random(7), verdicts))
+    found = await asyncio.gather(*map(judged, range(160)))
+    killer.cancel()
+    assert found == ["passed", "failed"] * 80
 
 
 @pytest.mark.slow
-def test_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
+async def test_wall_limit_ends_who_waits_and_not_who_is_busy(pool: Pool) -> None:
     busy = "import time\ndef add(x, y):\n    while time.process_time() < 5: pass\n    return x + y"
     waiting = "import time\ndef add(x, y):\n    time.sleep(600)"
 
-    async def story(pool: Pool) -> None:
-        assert (await pool.run(case(busy, cpu=8.0, wall=4.0))).verdict == "passed"
-        assert (await pool.run(case(waiting, wall=2.0))).cause == "wall"
-        assert (await pool.run(case(busy.replace("5", "99"), cpu=5.0, wall=4.0))).cause == "cpu"
-
-    play(story)
+    assert (await pool.run(case(busy, cpu=8.0, wall=4.0))).verdict == "passed"
+    assert (await pool.run(case(waiting, wall=2.0))).cause == "wall"
+    assert (await pool.run(case(busy.replace("5", "99"), cpu=5.0, wall=4.0))).cause == "cpu"
 
 
-def test_candidate_that_every_judge_dies_over_is_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_candidate_that_every_judge_dies_over_is_to_blame(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     async def dies(self: Worker, job: Job) -> JobResult:
         raise WorkerLostError(hung=False)
 
-    async def story(pool: Pool) -> None:
-        monkeypatch.setattr(Worker, "run", dies)
-        finding = await pool.run(case(RIGHT))
-        assert (finding.verdict, finding.cause) == ("error", "killed")
-
-    play(story)
+    monkeypatch.setattr(Worker, "run", dies)
+    finding = await pool.run(case(RIGHT))
+    assert (finding.verdict, finding.cause) == ("error", "killed")
 
 
 @pytest.mark.slow
-def test_results_that_hold_the_tests_up_are_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_that_hold_the_tests_up_are_the_candidates_fault(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.GRACE_SECONDS", 0.5)
     endless = "def check(candidate):\n    assert sum(candidate(1, 2)) == 3\n"  # in one call of C, deaf to alarms
 
-    async def story(pool: Pool) -> None:
-        finding = await pool.run(case("def add(x, y): return range(1 << 60)", wall=0.5, test=endless))
-        assert (finding.verdict, finding.cause) == ("error", "killed")
-        assert (await pool.run(case(RIGHT))).verdict == "passed"
-
-    play(story)
+    finding = await pool.run(case("def add(x, y): return range(1 << 60)", wall=0.5, test=endless))
+    assert (finding.verdict, finding.cause) == ("error", "killed")
+    assert (await pool.run(case(RIGHT))).verdict == "passed"
 
 
-def test_cancelled_verdict_leaves_the_judge_fit_for_the_next() -> None:
-    async def story(pool: Pool) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE))
-        assert (await pool.run(case(RIGHT))).verdict == "passed"
-
-    play(story)
+async def test_cancelled_verdict_leaves_the_judge_fit_for_the_next(pool: Pool) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE))
+    assert (await pool.run(case(RIGHT))).verdict == "passed"
 
 
-def test_judging_does_not_hold_up_the_loop() -> None:
-    async def story(pool: Pool) -> None:
-        busy = asyncio.create_task(pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE)))
-        for _ in range(20):
-            await asyncio.sleep(0.01)
-            assert not busy.done()
-        busy.cancel()
-        await asyncio.wait([busy])
-
-    play(story)
+async def test_judging_does_not_hold_up_the_loop(pool: Pool) -> None:
+    busy = asyncio.create_task(pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE)))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert not busy.done()
+    busy.cancel()
+    await asyncio.wait([busy])
 
 
-def test_alone_means_alone() -> None:
-    async def story(pool: Pool) -> None:
-        findings = await asyncio.gather(
-            *(pool.run_alone(case(RIGHT)) for _ in range(4)), *(pool.run(case(WRONG)) for _ in range(4))
-        )
-        assert [finding.verdict for finding in findings] == ["passed"] * 4 + ["failed"] * 4
-
-    play(story, size=2)
+@TWO
+async def test_alone_means_alone(pool: Pool) -> None:
+    findings = await asyncio.gather(
+        *(pool.run_alone(case(RIGHT)) for _ in range(4)), *(pool.run(case(WRONG)) for _ in range(4))
+    )
+    assert [finding.verdict for finding in findings] == ["passed"] * 4 + ["failed"] * 4
 
 
-def test_closed_pool_leaves_nothing() -> None:
-    descriptors, started = _descriptors(os.getpid()), set[int]()
-
-    async def story(pool: Pool) -> None:
+async def test_closed_pool_leaves_nothing() -> None:
+    descriptors = _descriptors(os.getpid())
+    async with pool_of(2) as pool:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(8)))
-        started.update(with_descendants(judges()))
-
-    play(story, size=2)
+        started = with_descendants(judges())
     assert len(started) >= 4
     wait_for(lambda: are_gone(started))
     assert _descriptors(os.getpid()) <= descriptors
 
 
-def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
-    async def story(pool: Pool) -> None:
+async def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
+    before = _dumpable()
+    async with pool_of() as pool:
         await pool.run(case(RIGHT))
         assert _dumpable() == 0
-
-    before = _dumpable()
-    play(story)
     assert _dumpable() == before
 
 
-def test_pool_does_not_grow_over_many_verdicts() -> None:
-    async def story(pool: Pool) -> None:
-        await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
-        before = _standing()
-        await asyncio.gather(*(pool.run(case((RIGHT, WRONG)[number % 2])) for number in range(150)))
-        wait_for(lambda: _standing()[:2] == before[:2])
-        assert _standing()[2] - before[2] < 2 << 20
-
-    play(story, size=2)
+@TWO
+async def test_pool_does_not_grow_over_many_verdicts(pool: Pool) -> None:
+    await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
+    before = _standing()
+    await asyncio.gather(*(pool.run(case((RIGHT, WRONG)[number % 2])) for number in range(150)))
+    wait_for(lambda: _standing()[:2] == before[:2])
+    assert _standing()[2] - before[2] < 2 << 20
 
 
 @pytest.mark.slow
-def test_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "koderz.sandbox.judge.pool.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"]
-    )
-
-    async def story() -> None:
-        async with Pool(1, Premises(isolation.LAYERS, {})):
-            pass
-
+async def test_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["/bin/sh", "-c", "echo no room >&2; exit 1"]
+    monkeypatch.setattr("koderz.sandbox.judge.pool.command", lambda *_, **__: command)
     with pytest.raises(Fault, match="no room"):
-        asyncio.run(story())
+        await pool_of().__aenter__()
 
 
 @pytest.mark.slow
-def test_container_without_its_command_is_a_fault_that_names_it() -> None:
-    async def story() -> None:
-        async with Pool(1, Premises([], {}, ["/nonexistent/docker"])):
-            pass
-
+async def test_container_without_its_command_is_a_fault_that_names_it() -> None:
     with pytest.raises(Fault, match=r"FileNotFoundError.*/nonexistent/docker"):
-        asyncio.run(story())
+        await Pool(1, Premises([], {}, ["/nonexistent/docker"])).__aenter__()
 
 
-def test_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Worker.start
     left = 4
 
@@ -266,29 +229,23 @@ def test_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatc
             asyncio.get_running_loop().call_later(0.02, _kill_judges)
         return await start(*arguments, **settings)
 
-    async def story(pool: Pool) -> None:
-        assert (await pool.run(case(RIGHT))).verdict == "passed"
-        assert left < 0
-
     monkeypatch.setattr(Worker, "start", hindered)
-    play(story)
-
-
-def test_judge_cancelled_while_it_starts_holds_nobody_up() -> None:
-    async def story(pool: Pool) -> None:
-        os.killpg(max(judges()), signal.SIGKILL)
-        for delay in (0.0, 0.001, 0.01, 0.05):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE))
+    async with pool_of() as pool:
         assert (await pool.run(case(RIGHT))).verdict == "passed"
+    assert left < 0
 
-    play(story)
+
+async def test_judge_cancelled_while_it_starts_holds_nobody_up(pool: Pool) -> None:
+    os.killpg(max(judges()), signal.SIGKILL)
+    for delay in (0.0, 0.001, 0.01, 0.05):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(delay):
+                await pool.run(case("def add(x, y):\n    while True: pass", cpu=PATIENCE))
+    assert (await pool.run(case(RIGHT))).verdict == "passed"
 
 
-def test_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
-    run, alone = Pool.run, Pool.run_alone
 
     async def near(self: Pool, job: Job) -> JobResult:
         limits.append(job.timeout)
@@ -298,17 +255,12 @@ def test_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.Monke
         limits.append(job.timeout)
         return JobResult("timeout", "cpu", cpu=1.0)
 
-    async def story() -> str:
-        async with ContainedSandbox(judges=1) as sandbox:
-            monkeypatch.setattr(Pool, "run", near)
-            monkeypatch.setattr(Pool, "run_alone", again)
+    async with ContainedSandbox(judges=1) as sandbox:
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "run", near)
+            patch.setattr(Pool, "run_alone", again)
             outcome = await sandbox.judge(Job(RIGHT, TEST, "add", timeout=1.0))
-            monkeypatch.setattr(Pool, "run", run)
-            monkeypatch.setattr(Pool, "run_alone", alone)
-            return outcome.verdict
-
-    assert asyncio.run(story()) == "timeout"
-    assert limits == [1.2, 1.0]
+    assert (outcome.verdict, limits) == ("timeout", [1.2, 1.0])
 
 
 def _kill_judges() -> None:

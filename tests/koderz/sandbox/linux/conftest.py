@@ -41,8 +41,7 @@ def _container(folder: Path) -> Iterator[Docker]:
 
 
 @pytest.fixture(
-    scope="module",
-    params=["bubblewrap", "own namespaces", pytest.param("a container", marks=pytest.mark.slow)],
+    scope="module", params=["bubblewrap", "own namespaces", pytest.param("a container", marks=pytest.mark.slow)]
 )
 def local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local | Docker]:
     if request.param == "a container":

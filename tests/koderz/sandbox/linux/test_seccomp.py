@@ -118,10 +118,7 @@ def test_candidate_keeps_nothing_that_contains_candidates(machine: str) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "header"),
-    [
-        ("x86_64", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
-        ("aarch64", "/usr/include/asm-generic/unistd.h"),
-    ],
+    [("x86_64", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), ("aarch64", "/usr/include/asm-generic/unistd.h")],
 )
 def test_call_numbers_are_those_of_the_kernels_headers(machine: str, header: str) -> None:
     if not Path(header).exists():

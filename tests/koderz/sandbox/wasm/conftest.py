@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from koderz.sandbox.wasm.cells import Kind
 from koderz.sandbox.wasm.session import Pool
-
-Doing = Callable[[Pool], Awaitable[Any]]
-Done = Callable[[Doing], Any]
-
 
 KINDS = ["wasm", "native"]
 NATIVE_SLOW = ["wasm", pytest.param("native", marks=pytest.mark.slow)]  # a process each takes its time
@@ -28,15 +22,9 @@ def kind(request: pytest.FixtureRequest, holds: frozenset[str]) -> Kind:
 
 
 @pytest.fixture(scope="module")
-def within(kind: Kind) -> Iterator[Done]:
-    """Does something in a pool of two workers, which the tests of a module share. A secret is in its environment."""
-    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+async def pool(kind: Kind) -> AsyncIterator[Pool]:
+    """Two workers, which the tests of a module share. A secret is in their environment."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KODERZ_TEST_SECRET", "a key")
-        pool = Pool(kind, 2)
-        runner.run(pool.__aenter__())
-        yield lambda doing: runner.run(_coroutine(doing(pool)))
-        runner.run(pool.__aexit__(None, None, None))
-
-
-async def _coroutine(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+        async with Pool(kind, 2) as found:
+            yield found

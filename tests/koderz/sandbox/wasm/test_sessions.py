@@ -11,23 +11,22 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.wasm.cells import CellResult, Kind, SessionBusyError, SessionFullError, SubCall
-from koderz.sandbox.wasm.link import Link, WorkerLostError
+from koderz.sandbox.wasm.cells import Kind, SessionBusyError, SessionFullError, SubCall
+from koderz.sandbox.wasm.link import WorkerLostError
 from koderz.sandbox.wasm.session import Pool
-from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
+from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW
+
+pytestmark = pytest.mark.anyio
 
 
 async def echo(call: SubCall) -> Sequence[str]:
     return [f"{call.name}: {prompt}" for prompt in call.prompts]
 
 
-def test_cells_share_one_namespace(within: Done) -> None:
-    async def doing(pool: Pool) -> list[CellResult]:
-        session = pool.open()
-        codes = ("x = 1", "def f(y):\n    return x + y", "x = 5\nprint(f(1))\nx", "y = undefined", "print(SHOW_VARS())")
-        return [await session.run(code) for code in codes]
-
-    first, _, third, failed, shown = within(doing)
+async def test_cells_share_one_namespace(pool: Pool) -> None:
+    session = pool.open()
+    codes = ("x = 1", "def f(y):\n    return x + y", "x = 5\nprint(f(1))\nx", "y = undefined", "print(SHOW_VARS())")
+    first, _, third, failed, shown = [await session.run(code) for code in codes]
     assert first.locals == {"x": 1}
     assert third.stdout == "6\n"
     assert failed.error == "NameError: name 'undefined' is not defined"
@@ -35,11 +34,11 @@ def test_cells_share_one_namespace(within: Done) -> None:
     assert shown.stdout == "{'x': 'int', 'f': 'function'}\n"
 
 
-def test_variables_are_told_by_value_or_by_type_and_size(within: Done) -> None:
+async def test_variables_are_told_by_value_or_by_type_and_size(pool: Pool) -> None:
     code = (
         "n, t, l = 3, 'text', [1, {'a': None}]\nbig = 'x' * 5000\nlong = list(range(9999))\no = object()\n_hidden = 1"
     )
-    found = within(lambda pool: pool.open().run(code))
+    found = await pool.open().run(code)
     assert found.locals == {
         "n": 3,
         "t": "text",
@@ -52,174 +51,142 @@ def test_variables_are_told_by_value_or_by_type_and_size(within: Done) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
-def test_cells_ask_models_and_wait_for_them(within: Done) -> None:
+async def test_cells_ask_models_and_wait_for_them(pool: Pool) -> None:
     async def slow(call: SubCall) -> Sequence[str]:
         await asyncio.sleep(2.2)
         return await echo(call)
 
-    async def doing(pool: Pool) -> tuple[CellResult, CellResult, CellResult]:
-        session = pool.open()
-        code = "a = llm_query('one', model='m')\nb = rlm_query_batched(['two', 'three'])\nprint(a, b)"
-        waited = await session.run("print('before'); print(llm_query('q'))", slow, timeout=2.0)
-        return await session.run(code, echo), waited, await session.run("print(llm_query('q'))")
-
-    asked, waited, alone = within(doing)
+    session = pool.open()
+    code = "a = llm_query('one', model='m')\nb = rlm_query_batched(['two', 'three'])\nprint(a, b)"
+    waited = await session.run("print('before'); print(llm_query('q'))", slow, timeout=2.0)
+    asked = await session.run(code, echo)
+    alone = await session.run("print(llm_query('q'))")
     assert asked.stdout == "llm_query: one ['rlm_query: two', 'rlm_query: three']\n"
     assert asked.calls == 3
     assert (waited.stdout, waited.stopped) == ("before\nllm_query: q\n", "")  # waiting isn't the cell's own time
     assert alone.stdout.startswith("Error: ")
 
 
-def test_answer_that_raises_ends_the_cell_alone(within: Done) -> None:
-    async def doing(pool: Pool) -> CellResult:
-        async def broken(call: SubCall) -> Sequence[str]:
-            raise Fault("the server is gone")
+async def test_answer_that_raises_ends_the_cell_alone(pool: Pool) -> None:
+    async def broken(call: SubCall) -> Sequence[str]:
+        raise Fault("the server is gone")
 
-        session = pool.open()
-        await session.run("x = 1")
-        with pytest.raises(Fault, match="the server is gone"):
-            await session.run("x = 2\nllm_query('q')", broken)
-        return await session.run("print(x)")
-
-    assert within(doing).stdout == "1\n"
+    session = pool.open()
+    await session.run("x = 1")
+    with pytest.raises(Fault, match="the server is gone"):
+        await session.run("x = 2\nllm_query('q')", broken)
+    assert (await session.run("print(x)")).stdout == "1\n"
 
 
-def test_session_ends_when_answer_is_ready(within: Done) -> None:
-    found = within(lambda pool: pool.open().run("answer['content'] = 42\nanswer['ready'] = True"))
+async def test_session_ends_when_answer_is_ready(pool: Pool) -> None:
+    found = await pool.open().run("answer['content'] = 42\nanswer['ready'] = True")
     assert found.final_answer == "42"
 
 
-def test_dates_are_parsed(within: Done) -> None:
+async def test_dates_are_parsed(pool: Pool) -> None:
     code = "import datetime\nprint(datetime.datetime.strptime('May 06, 2023', '%b %d, %Y').date())"
-    found = within(lambda pool: pool.open().run(code))
+    found = await pool.open().run(code)
     assert (found.stdout, found.error) == ("2023-05-06\n", None)
 
 
-def test_clock_and_randomness_repeat(within: Done) -> None:
+async def test_clock_and_randomness_repeat(pool: Pool) -> None:
     code = (
         "import datetime, random, secrets, time, uuid\n"
         "print(time.time(), time.monotonic(), datetime.datetime.now(), uuid.uuid4(), random.random(), "
         "secrets.token_hex(4), hash('a'), list({'a', 'b', 'c', 'd'}))"
     )
 
-    async def doing(pool: Pool) -> list[str]:
-        return [(await pool.open(seed=seed).run(code)).stdout for seed in (1, 1, 2)]
-
-    first, again, other = within(doing)
+    first, again, other = [(await pool.open(seed=seed).run(code)).stdout for seed in (1, 1, 2)]
     assert first == again
     assert first != other
 
 
 @pytest.mark.slow
-def test_variables_are_put_and_read_also_large_ones(within: Done, tmp_path: Path) -> None:
+async def test_variables_are_put_and_read_also_large_ones(pool: Pool, tmp_path: Path) -> None:
     file = tmp_path / "context"
     file.write_text("äöü\r\n" * 1_000_000, encoding="utf-8", newline="")
 
-    async def doing(pool: Pool) -> tuple[CellResult, str | None, str | None]:
-        session = pool.open()
-        await session.put("context", "x" * 9_000_000 + "\ud800")
-        await session.put("rows", '[{"a": 1}]', "json")
-        await session.put("file", file)
-        with pytest.raises(SessionFullError):
-            await session.put("much", "y" * (300 << 20))
-        found = await session.run("print(len(context), rows[0]['a'], len(file), file[:5] == 'äöü\\r\\n')\nn = 7")
-        return found, await session.get("n"), await session.get("nothing")
-
-    found, n, nothing = within(doing)
+    session = pool.open()
+    await session.put("context", "x" * 9_000_000 + "\ud800")
+    await session.put("rows", '[{"a": 1}]', "json")
+    await session.put("file", file)
+    with pytest.raises(SessionFullError):
+        await session.put("much", "y" * (300 << 20))
+    found = await session.run("print(len(context), rows[0]['a'], len(file), file[:5] == 'äöü\\r\\n')\nn = 7")
     assert found.stdout == "9000006 1 5000000 True\n"
-    assert (n, nothing) == ("7", None)
+    assert (await session.get("n"), await session.get("nothing")) == ("7", None)
 
 
-def test_session_survives_the_death_of_its_worker(within: Done) -> None:
+async def test_session_survives_the_death_of_its_worker(pool: Pool) -> None:
     asked = []
 
     async def answer(call: SubCall) -> Sequence[str]:
         asked.append(call.prompts[0])
         return await echo(call)
 
-    async def doing(pool: Pool) -> CellResult:
-        async def deadly(call: SubCall) -> Sequence[str]:
-            if call.prompts[0] == "second" and "second" not in asked:
-                for process in pool.processes:
-                    os.kill(process, signal.SIGKILL)
-            return await answer(call)
+    async def deadly(call: SubCall) -> Sequence[str]:
+        if call.prompts[0] == "second" and "second" not in asked:
+            for process in pool.processes:
+                os.kill(process, signal.SIGKILL)
+        return await answer(call)
 
-        session = pool.open()
-        await session.run("x = llm_query('zeroth')", answer)
-        return await session.run("y = llm_query('first')\nprint(x, y, llm_query('second'))", deadly)
-
-    found = within(doing)
+    session = pool.open()
+    await session.run("x = llm_query('zeroth')", answer)
+    found = await session.run("y = llm_query('first')\nprint(x, y, llm_query('second'))", deadly)
     assert found.stdout == "llm_query: zeroth llm_query: first llm_query: second\n"
     assert asked == ["zeroth", "first", "second"]  # none is asked for twice
 
 
-def test_worker_that_takes_no_request_is_not_chosen_again(within: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_that_takes_no_request_is_not_chosen_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: bytes) -> None:
         raise BrokenPipeError
 
-    async def doing(pool: Pool) -> tuple[Link, Link]:
-        link = await pool.link()
-        monkeypatch.setattr(
-            link.process.writer, "write", refused
-        )  # its process has died, and its end isn't heard of yet
-        with pytest.raises(WorkerLostError):
-            await link.ask("create", "one", memory=1 << 30, seed=0)
-        link.sessions -= 1
-        return link, await pool.link()
-
-    before, after = within(doing)
-    assert before.is_lost
-    assert after is not before
+    link = await pool.link()
+    # As if its process had died, and nothing had told of that yet.
+    monkeypatch.setattr(link.process.writer, "write", refused)
+    with pytest.raises(WorkerLostError):
+        await link.ask("create", "one", memory=1 << 30, seed=0)
+    link.sessions -= 1
+    assert link.is_lost
+    assert await pool.link() is not link
 
 
-def test_fork_goes_its_own_way(within: Done) -> None:
-    async def doing(pool: Pool) -> list[CellResult]:
-        session = pool.open()
-        await session.run("x = [llm_query('q')]", echo)
-        fork = session.fork()
-        return [await fork.run("x.append(2); print(x)"), await session.run("print(x)")]
-
-    fork, session = within(doing)
-    assert (fork.stdout, session.stdout) == ("['llm_query: q', 2]\n", "['llm_query: q']\n")
+async def test_fork_goes_its_own_way(pool: Pool) -> None:
+    session = pool.open()
+    await session.run("x = [llm_query('q')]", echo)
+    fork = session.fork()
+    assert (await fork.run("x.append(2); print(x)")).stdout == "['llm_query: q', 2]\n"
+    assert (await session.run("print(x)")).stdout == "['llm_query: q']\n"
 
 
-def test_cells_run_one_at_a_time(within: Done) -> None:
-    async def doing(pool: Pool) -> None:
-        session, asked, enough = pool.open(), asyncio.Event(), asyncio.Event()
+async def test_cells_run_one_at_a_time(pool: Pool) -> None:
+    session, asked, enough = pool.open(), asyncio.Event(), asyncio.Event()
 
-        async def held(call: SubCall) -> Sequence[str]:
-            asked.set()
-            await enough.wait()
-            return await echo(call)
+    async def held(call: SubCall) -> Sequence[str]:
+        asked.set()
+        await enough.wait()
+        return await echo(call)
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(session.run("llm_query('q')", held))
-            await asked.wait()
-            with pytest.raises(SessionBusyError):
-                await session.run("1")
-            enough.set()
-
-    within(doing)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(session.run("llm_query('q')", held))
+        await asked.wait()
+        with pytest.raises(SessionBusyError):
+            await session.run("1")
+        enough.set()
 
 
-def test_stopped_cell_is_stopped_at_the_same_call_again(within: Done) -> None:
-    async def doing(pool: Pool) -> tuple[CellResult, CellResult]:
-        session = pool.open()
-        stopped = await session.run("while True: print(llm_query('q'))", echo, only_calls=3)
-        return stopped, await session.run("print('goes on')")
-
-    stopped, after = within(doing)
+async def test_stopped_cell_is_stopped_at_the_same_call_again(pool: Pool) -> None:
+    session = pool.open()
+    stopped = await session.run("while True: print(llm_query('q'))", echo, only_calls=3)
+    after = await session.run("print('goes on')")
     assert (stopped.stopped, stopped.stdout.count("llm_query"), stopped.calls) == ("cut", 3, 3)
     assert after.stdout == "goes on\n"
 
 
-def test_workers_end_with_the_pool_and_with_whoever_has_it(kind: Kind) -> None:
-    async def doing() -> list[int]:
-        async with Pool(kind, 2) as pool:
-            await pool.open().run("x = 1")
-            return pool.processes
-
-    processes = asyncio.run(doing())
+async def test_workers_end_with_the_pool_and_with_whoever_has_it(kind: Kind) -> None:
+    async with Pool(kind, 2) as pool:
+        await pool.open().run("x = 1")
+        processes = pool.processes
     assert processes
     for process in processes:
         with pytest.raises(ProcessLookupError):

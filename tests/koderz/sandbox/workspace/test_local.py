@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.workspace import Command, Ended, Limits, Mount, Running, Unseen, userland
+from koderz.sandbox.workspace import Command, Limits, Mount, Running, userland
 from koderz.sandbox.workspace.local import Local
 from tests.conftest import PATIENCE, are_gone, descendants, wait_for
 from tests.koderz.sandbox.workspace.conftest import Runs
@@ -93,18 +93,15 @@ while True:
 """
 
 
-def test_koderz_reaches_what_listens_on_its_loopback(local: Local, place: Path) -> None:
-    async def heard() -> list[bytes]:
-        command = Command(["python3", "-c", _ECHO], reachable=True, limits=Limits(seconds=PATIENCE))
-        async with local.started(command, place) as running:
-            found = [await _received(running, PATIENCE) for _ in range(20)]
-            reach = running.sockets
-        assert reach
-        with pytest.raises(OSError, match=r"."):
-            reach(None)
-        return found
-
-    assert asyncio.run(heard()) == [b"hello"] * 20
+@pytest.mark.anyio
+async def test_koderz_reaches_what_listens_on_its_loopback(local: Local, place: Path) -> None:
+    command = Command(["python3", "-c", _ECHO], reachable=True, limits=Limits(seconds=PATIENCE))
+    async with local.started(command, place) as running:
+        assert [await _received(running, PATIENCE) for _ in range(20)] == [b"hello"] * 20
+        reach = running.sockets
+    assert reach
+    with pytest.raises(OSError, match=r"."):
+        reach(None)
 
 
 async def _received(running: Running, seconds: float) -> bytes:
@@ -196,26 +193,19 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-def test_timed_command_is_talked_to_and_clocked_from_outside(local: Local, place: Path) -> None:
-    core = min(os.sched_getaffinity(0))
-
-    async def talk() -> tuple[str, int, int, Ended]:
-        loop = asyncio.get_running_loop()
-        wanted = Command(["python3", "-c", _LEG], core=core, forks=False, limits=Limits(seconds=PATIENCE))
-        async with local.started(wanted, place) as leg:
-            assert await loop.sock_recv(leg.channel, 100) == b"ready"
-            before = await leg.cpu()
-            waited = await leg.cpu() - before
-            await loop.sock_sendall(leg.channel, b"go")
-            said = await loop.sock_recv(leg.channel, 100)
-            used = await leg.cpu() - before
-            leg.channel.shutdown(socket.SHUT_WR)
-            return said.decode(), used, waited, await leg.ended
-
-    said, used, waited, ended = asyncio.run(talk())
-    assert said == str([core])
-    assert used > 10_000_000 > waited
-    assert ended.status == 0
+@pytest.mark.anyio
+async def test_timed_command_is_talked_to_and_clocked_from_outside(local: Local, place: Path) -> None:
+    loop, core = asyncio.get_running_loop(), min(os.sched_getaffinity(0))
+    wanted = Command(["python3", "-c", _LEG], core=core, forks=False, limits=Limits(seconds=PATIENCE))
+    async with local.started(wanted, place) as leg:
+        assert await loop.sock_recv(leg.channel, 100) == b"ready"
+        before = await leg.cpu()
+        waited = await leg.cpu() - before
+        await loop.sock_sendall(leg.channel, b"go")
+        assert (await loop.sock_recv(leg.channel, 100)).decode() == str([core])
+        assert await leg.cpu() - before > 10_000_000 > waited
+        leg.channel.shutdown(socket.SHUT_WR)
+        assert (await leg.ended).status == 0
 
 
 _MOVING = """
@@ -232,16 +222,14 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-def test_timed_command_stays_on_its_core(local: Local, place: Path) -> None:
-    async def talk() -> bytes:
-        loop = asyncio.get_running_loop()
-        wanted = Command(["python3", "-c", _MOVING], core=min(os.sched_getaffinity(0)), limits=Limits(seconds=PATIENCE))
-        async with local.started(wanted, place) as leg:
-            assert await loop.sock_recv(leg.channel, 100) == b"ready"
-            await loop.sock_sendall(leg.channel, b"go")
-            return await loop.sock_recv(leg.channel, 100)
-
-    assert asyncio.run(talk()) == b"yes"
+@pytest.mark.anyio
+async def test_timed_command_stays_on_its_core(local: Local, place: Path) -> None:
+    loop, core = asyncio.get_running_loop(), min(os.sched_getaffinity(0))
+    wanted = Command(["python3", "-c", _MOVING], core=core, limits=Limits(seconds=PATIENCE))
+    async with local.started(wanted, place) as leg:
+        assert await loop.sock_recv(leg.channel, 100) == b"ready"
+        await loop.sock_sendall(leg.channel, b"go")
+        assert await loop.sock_recv(leg.channel, 100) == b"yes"
 
 
 _UNWAITED = """
@@ -262,52 +250,42 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-def test_processes_that_nobody_waits_for_are_in_a_command_s_cpu(local: Local, place: Path) -> None:
+@pytest.mark.anyio
+async def test_processes_that_nobody_waits_for_are_in_a_command_s_cpu(local: Local, place: Path) -> None:
     try:
         os.close(kernel.count_cpu())
     except OSError as error:
         pytest.skip(str(error))
-
-    async def talk() -> tuple[int, Unseen, Unseen, Ended]:
-        loop = asyncio.get_running_loop()
-        core = min(os.sched_getaffinity(0))
-        wanted = Command(["python3", "-c", _UNWAITED], core=core, limits=Limits(seconds=PATIENCE))
-        async with local.started(wanted, place) as leg:
-            assert await loop.sock_recv(leg.channel, 100) == b"ready"
-            before, unseen = await leg.cpu(), leg.unseen()
-            await loop.sock_sendall(leg.channel, b"go")
-            await loop.sock_recv(leg.channel, 100)
-            used, after = await leg.cpu() - before, leg.unseen()
-            leg.channel.shutdown(socket.SHUT_WR)
-            return used, unseen, after, await leg.ended
-
-    used, before, after, ended = asyncio.run(talk())
+    loop, core = asyncio.get_running_loop(), min(os.sched_getaffinity(0))
+    wanted = Command(["python3", "-c", _UNWAITED], core=core, limits=Limits(seconds=PATIENCE))
+    async with local.started(wanted, place) as leg:
+        assert await loop.sock_recv(leg.channel, 100) == b"ready"
+        before, unseen = await leg.cpu(), leg.unseen()
+        await loop.sock_sendall(leg.channel, b"go")
+        await loop.sock_recv(leg.channel, 100)
+        used, after = await leg.cpu() - before, leg.unseen()
+        leg.channel.shutdown(socket.SHUT_WR)
+        ended = await leg.ended
     assert used > 50_000_000
-    assert after.hidden - before.hidden > 50_000_000
-    assert after.busy - before.busy > 50_000_000
+    assert after.hidden - unseen.hidden > 50_000_000
+    assert after.busy - unseen.busy > 50_000_000
     assert ended.cpu > 0.05
 
 
-def test_timed_command_that_is_left_ends(local: Local, place: Path) -> None:
-    async def leave() -> bool:
-        async with local.started(Command(["sleep", "1000"], forks=False), place) as leg:
-            assert await leg.cpu() > 0
-        try:
-            await leg.cpu()
-        except OSError:
-            return leg.ended.done()
-        return False
-
-    assert asyncio.run(leave())
+@pytest.mark.anyio
+async def test_timed_command_that_is_left_ends(local: Local, place: Path) -> None:
+    async with local.started(Command(["sleep", "1000"], forks=False), place) as leg:
+        assert await leg.cpu() > 0
+    with pytest.raises(OSError, match=r"."):
+        await leg.cpu()
+    assert leg.ended.done()
 
 
-def test_timed_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:
-    async def listen() -> tuple[bytes, int]:
-        async with local.started(Command(["no-such-program"]), place) as leg:
-            said = await asyncio.get_running_loop().sock_recv(leg.channel, 100)
-            return said, (await leg.ended).status
-
-    assert asyncio.run(listen()) == (b"", 127)
+@pytest.mark.anyio
+async def test_timed_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:
+    async with local.started(Command(["no-such-program"]), place) as leg:
+        assert await asyncio.get_running_loop().sock_recv(leg.channel, 100) == b""
+        assert (await leg.ended).status == 127
 
 
 def test_threads_run_and_processes_do_not_without_forks(runs: Runs) -> None:

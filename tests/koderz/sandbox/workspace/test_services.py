@@ -40,29 +40,27 @@ def steps(state: Path) -> list[str]:
     return [words[9] for words in asked(state, "compose")]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("online", [False, True])
-def test_services_are_begun_once_for_a_place_and_joined_by_name(
+async def test_services_are_begun_once_for_a_place_and_joined_by_name(
     state: Path, place: Path, tmp_path: Path, online: bool
 ) -> None:
-    async def in_loop() -> None:
-        async with Docker("python:3.12-slim") as docker:
-            for _ in range(2):
-                assert (await docker.run(wanted(services(tmp_path), network=online), place)).status == 0
-            assert steps(state) == ["config", "build", "up"]
-            place.rename(tmp_path / "gone")  # noqa: ASYNC240
-            async with asyncio.timeout(PATIENCE):
-                while "down" not in steps(state):  # noqa: ASYNC110 nothing tells of it
-                    await asyncio.sleep(0.02)
-            place.mkdir()  # noqa: ASYNC240
-            await docker.run(wanted(services(tmp_path), network=online), place)
-        assert steps(state) == ["config", "build", "up", "down"] * 2
-
-    asyncio.run(in_loop())
+    async with Docker("python:3.12-slim") as docker:
+        for _ in range(2):
+            assert (await docker.run(wanted(services(tmp_path), network=online), place)).status == 0
+        assert steps(state) == ["config", "build", "up"]
+        place.rename(tmp_path / "gone")  # noqa: ASYNC240
+        async with asyncio.timeout(PATIENCE):
+            while "down" not in steps(state):  # noqa: ASYNC110 nothing tells of it
+                await asyncio.sleep(0.02)
+        place.mkdir()  # noqa: ASYNC240
+        await docker.run(wanted(services(tmp_path), network=online), place)
+    assert steps(state) == ["config", "build", "up", "down"] * 2
     first, *_, last = asked(state, "compose")
     name = first[2]
     assert name != last[2]
     assert "--volumes" in last
-    assert not Path(first[4]).exists()  # the copy without what is hidden
+    assert not Path(first[4]).exists()  # noqa: ASYNC240 # the copy without what is hidden
     assert asked(state, "pull") == [["pull", "--quiet", "db:1"]]
     run, again, _ = asked(state, "run")
     for words in (run, again):
@@ -75,18 +73,15 @@ def test_services_are_begun_once_for_a_place_and_joined_by_name(
     assert project["networks"]["default"]["internal"] is not online
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(("word", "cause"), [("config", "task"), ("build", "image"), ("up", "setup")])
-def test_services_that_cannot_be_started_are_a_fault_and_taken_down(
+async def test_services_that_cannot_be_started_are_a_fault_and_taken_down(
     state: Path, place: Path, tmp_path: Path, word: str, cause: str
 ) -> None:
     (state / "fails").write_text(word)
-
-    async def in_loop() -> None:
-        async with Docker("python:3.12-slim") as docker:
+    async with Docker("python:3.12-slim") as docker:
+        with pytest.raises(Fault, match=f"the task's services: docker compose: {word} fails") as found:
             await docker.run(wanted(services(tmp_path)), place)
-
-    with pytest.raises(Fault, match=f"the task's services: docker compose: {word} fails") as found:
-        asyncio.run(in_loop())
     assert found.value.cause == cause
     assert steps(state)[-1] == "down"
     assert not asked(state, "run")

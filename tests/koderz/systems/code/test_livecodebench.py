@@ -94,12 +94,7 @@ def test_livecodebench_judges_failed_programs_as_processes(tmp_path: Path) -> No
         "threading.Thread(target=late).start()",
         "from sys import stdin\nprint(sum(map(int, ' '.join(stdin).split()[1:])))",
     ]
-    wrong = [
-        "print(1)",
-        RIGHT + "raise ValueError",
-        RIGHT + "import os\nos._exit(3)",
-        "import sys\nsys.stdout.close()",
-    ]
+    wrong = ["print(1)", RIGHT + "raise ValueError", RIGHT + "import os\nos._exit(3)", "import sys\nsys.stdout.close()"]
     found = verdicts(suite, *refused, *wrong)
     assert [each.facts.get("passed_as_process") for each in found] == [True] * len(refused) + [False] * len(wrong)
     assert words(verdicts(suite, RIGHT + "sys.exit(1)")) == ["passed"]

@@ -211,10 +211,7 @@ def test_stopped_cell_is_not_run_again(runner: asyncio.Runner, pool: Pool) -> No
     assert [one for one in again.calls if one.purpose == "sub"] == []
 
 
-@pytest.mark.parametrize(
-    ("depth", "purposes"),
-    [(0, {"root"}), (1, {"root", "sub"}), (2, {"root", "sub", "child"})],
-)
+@pytest.mark.parametrize(("depth", "purposes"), [(0, {"root"}), (1, {"root", "sub"}), (2, {"root", "sub", "child"})])
 def test_depth_says_what_code_may_ask(played: Played, depth: int, purposes: set[str]) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "root" and turn(messages) == 1:
@@ -235,10 +232,7 @@ def test_turns_used_up_lead_to_a_last_call(played: Played) -> None:
 
     verdict, world = played(line, max_turns=2)
     assert verdict.passed
-    assert [(one.purpose, one.depth, one.parent) for one in world.calls] == [
-        *[("root", 0, None)] * 2,
-        ("final", 0, 2),
-    ]
+    assert [(one.purpose, one.depth, one.parent) for one in world.calls] == [*[("root", 0, None)] * 2, ("final", 0, 2)]
     assert world.calls[-1].messages[-1]["role"] == "user"
 
 

@@ -146,13 +146,7 @@ def test_checkpoint_sink_is_idempotent(run: Run, tmp_path: Path, size: int) -> N
     assert files["checkpoint.json"].startswith(b'{\n   "run_id"')
     assert {*files} == {"checkpoint.json", *(cell.log for cell in cells_of(plan_of(run)))}
     log = files["optimization_world_meta_prompt_scripted_42.log"].decode()
-    for said in (
-        "the initial prompt (",
-        "candidate 2 (",
-        "scored validation",
-        "the search is over",
-        "ended: ",
-    ):
+    for said in ("the initial prompt (", "candidate 2 (", "scored validation", "the search is over", "ended: "):
         assert said in log
     last = json.loads((tmp_path / "checkpoint.json").read_bytes())
     ended = {each["id"]: each["status"] for each in last["task_results"]}

@@ -43,8 +43,7 @@ def order_of(count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("count", "first"),
-    [(7473, [3082, 2184, 5897, 2437, 6330, 819]), (1319, [30, 754, 429, 1010, 1284, 953])],
+    ("count", "first"), [(7473, [3082, 2184, 5897, 2437, 6330, 819]), (1319, [30, 754, 429, 1010, 1284, 953])]
 )
 def test_cut_draws_the_rows_of_the_original(count: int, first: list[int]) -> None:
     said = {"train": [f"row {row}" for row in range(count)], "test": texts(4)}
