@@ -17,6 +17,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 
+LOGS = "docs/how-to/others-logs.md"
+READS = re.compile(
+    r"benchmark_results|load_summary|to_dataframe|koderz\.(benchmark|rescore)\(|search_runs|export_memories|"
+    r"load_benchmark|run_ruler_benchmark"
+)
+"""What a script does that selects or adds up results: test_docs_queries runs each, but for those on logs of others."""
+
 _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 SUBSTITUTES = {
@@ -152,7 +159,7 @@ class Reader:
     more: Mapping[str, str]
 
     def follow(self, page: str) -> None:
-        """Writes the page's files and runs all else, in its order. The first thing that fails is an AssertionError."""
+        """Writes the page's files and runs all else, but what `READS`, in its order, up to the first AssertionError."""
         binaries = self.shell.folder / "bin"
         binaries.mkdir()
         for name, source in COMMANDS.items():
@@ -167,7 +174,7 @@ class Reader:
                 path.write_text(block.text)
             elif block.language in ("sh", "console"):
                 self._run("\n".join(block.commands()))
-            elif block.language == "python":
+            elif block.language == "python" and (page == LOGS or not READS.search(block.text)):
                 self._run(f"python - <<'END'\n{block.text}\nEND")
 
     def _run(self, script: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Shell, servers
-from tests.e2e.pages import PAGES, ROOT, blocks
+from tests.e2e.pages import LOGS, PAGES, READS, ROOT, blocks
 from tests.e2e.recorded import (
     ENDS,
     Line,
@@ -169,12 +169,6 @@ def test_documented_gate_takes_the_worst_arm_of_any_run(results: Results) -> Non
 
 
 # --- Python, over the runs that there are
-
-READS = re.compile(
-    r"benchmark_results|load_summary|to_dataframe|koderz\.(benchmark|rescore)\(|search_runs|export_memories|"
-    r"load_benchmark|run_ruler_benchmark"
-)
-"""What a script does that selects or adds up results."""
 
 
 def _scripts(page: str) -> list[str]:
@@ -491,6 +485,6 @@ def test_documented_scripts_on_sinks_count_each_experiment_once(results: Results
 
 def test_documented_scripts_that_read_results_are_all_tried() -> None:
     tried = {**OVER_RUNS, **OWN_RUNS, **OVER_SINKS}
-    own = [page for page in PAGES if page != "docs/how-to/others-logs.md"]  # whose figures are those of the logs' tests
+    own = [page for page in PAGES if page != LOGS]  # whose figures are those of the logs' tests
 
     assert {(page, number) for page in own for number in range(len(_scripts(page)))} == tried.keys()

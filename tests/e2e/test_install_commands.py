@@ -44,8 +44,8 @@ class Machine:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout.strip()
 
+    @property
     def wheel(self) -> Path:
-        self.run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", self.folder, self.project)
         (path,) = self.folder.glob("koderz-*.whl")
         return path
 
@@ -94,6 +94,8 @@ def machine(tmp_path: Path) -> Machine:
     spec.loader.exec_module(backend)
     for name in ("sprout", "twig"):
         backend.write_wheel(str(wheels), name, "1.0", {f"{name}/__init__.py": ""}, [])
+    backend.ROOT = made.project  # type: ignore[attr-defined]
+    backend.build_wheel(str(tmp_path))
     return made
 
 
@@ -118,12 +120,10 @@ def test_install_commands_work_where_pip_installed_koderz(machine: Machine, sour
     bin_folder = machine.environment(pip=True)
     python = bin_folder / "python"
     if source == "name":
-        shutil.copy(machine.wheel(), machine.folder / "wheels")
-    words = sources(machine, "-e").get(source) or [machine.wheel()]
-    machine.run(python, "-m", "pip", "install", *words)
+        shutil.copy(machine.wheel, machine.folder / "wheels")
+    machine.run(python, "-m", "pip", "install", *sources(machine, "-e").get(source, [machine.wheel]))
     if source == "gone":
-        (wheel,) = machine.folder.glob("koderz-*.whl")
-        wheel.unlink()
+        machine.wheel.unlink()
 
     type_each(machine, [bin_folder / "koderz"], begins=f"{python} -m pip install ")
 
@@ -150,8 +150,7 @@ def test_install_commands_work_without_pip(machine: Machine) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["folder", "editable", "wheel"])
 def test_install_commands_work_where_uv_tool_installed_koderz(machine: Machine, source: str) -> None:
-    words = sources(machine, "--editable").get(source) or [machine.wheel()]
-    machine.run(UV, "tool", "install", *words)
+    machine.run(UV, "tool", "install", *sources(machine, "--editable").get(source, [machine.wheel]))
     type_each(machine, [machine.folder / "bin" / "koderz"], begins="uv tool install ")
 
 

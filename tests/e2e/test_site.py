@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from koderz.engines.owners import schema_of
 from tests.conftest import PATIENCE, served
 from tests.e2e.pages import ROOT
-from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS
+from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS, OF_COLOURS
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,13 +42,24 @@ MARK_LOOKS = """(decided) => {
     }
     return behind.get(element);
   };
+  const isText = (node) => node.nodeType === Node.TEXT_NODE && node.data.trim();
+  const says = (element) => [...element.childNodes].some(isText);
+  const inline = (element) => getComputedStyle(element).display.startsWith("inline");
+  const around = (link) => {
+    let block = link.parentElement;
+    while (inline(block)) block = block.parentElement;
+    const text = [...block.children].some((child) => child !== link && inline(child) && child.textContent.trim());
+    return text || says(block) ? getComputedStyle(block).color : "";
+  };
   document.querySelectorAll("[data-look]").forEach((element) => element.removeAttribute("data-look"));
   let marked = 0;
   for (const element of document.body.querySelectorAll("*")) {
-    const says = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
-    if (!says || !element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
-    const { color, fontSize, fontWeight, textShadow } = getComputedStyle(element);
-    const look = [element.localName, color, fontSize, fontWeight, textShadow, backdrop(element)].join(" ");
+    const block = element.localName === "a" ? around(element) : "";
+    if (!says(element) && !block) continue;
+    if (!element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
+    const { color, fontSize, fontWeight, textShadow, textDecoration, border } = getComputedStyle(element);
+    const of_link = block && [block, textDecoration, border].join();
+    const look = [element.localName, color, fontSize, fontWeight, textShadow, of_link, backdrop(element)].join(" ");
     if (!seen.has(look)) {
       seen.add(look);
       element.dataset.look = look;
@@ -57,8 +68,12 @@ MARK_LOOKS = """(decided) => {
   }
   return marked;
 }"""
-"""Marks one element of each look that is not decided: what contrast is computed of, and what it is of text before."""
+"""Marks one element of each look that is not decided: what contrast is computed of, and what tells a link from text."""
 LOOKS_OF = "(selectors) => selectors.map((selector) => document.querySelector(selector).dataset.look)"
+KINDS = """[...new Set([...document.querySelectorAll(":not(span)")].map(({ localName, classList }) =>
+  [localName, ...classList].join(".")))]"""
+SWITCH = """document.querySelector("[data-md-component=palette] label:not([hidden])").click()"""
+REST = {rule: {"enabled": False} for rule in OF_COLOURS}
 FAINT = """document.querySelector("h1").insertAdjacentHTML(
   "afterend", "<p style='background: #777'><span style='color: #888'>faint</span></p>")"""
 
@@ -93,78 +108,76 @@ def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
 
 @pytest.mark.others("Chromium may crash, or not come up, where memory is short")
 @pytest.mark.skipif(not CHROMIUM.exists() and not os.environ.get("CI"), reason="Chromium is not installed")
-def test_site_in_a_browser_asks_no_other_host(site: Path) -> None:
+def test_site_has_nothing_that_axe_finds_and_asks_no_other_host(site: Path) -> None:
+    """Each page is loaded once and seen in both schemes, since a reader's choice holds for the next page.
+
+    What depends on colours takes most of the time. It is computed once for each look, and on the first page for all
+    that is there at both widths. The narrow width changes the layout alone: there, all rules are applied to a page with
+    a kind of element that none before has, and to each page what depends on sizes.
+    """
     sync_api = pytest.importorskip("playwright.sync_api")
-    asked: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split(), timeout=1000 * PATIENCE)
-        page = browser.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
-        page.on("request", lambda request: asked.append(request.url))
-        for name in ("index", "tutorial", "reference/python", "reference/commands"):
-            page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
-        browser.close()
-
-    assert asked
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-
-
-@pytest.mark.others("Chromium may crash, or not come up, where memory is short")
-@pytest.mark.skipif(not CHROMIUM.exists() and not os.environ.get("CI"), reason="Chromium is not installed")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_site_has_nothing_that_axe_finds(site: Path, scheme: Literal["light", "dark"]) -> None:
-    """Contrast, which takes most of the time, is computed once for each look, and on the first page for all that is
-    there at both widths. Nothing else depends on the colours, and what stands around a page's content differs by the
-    width alone: it is looked at narrow on the first page."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe().axe_script
     pages = [path for path in site.rglob("*.html") if "http-equiv" not in path.read_text(encoding="utf-8")]
+    asked: list[str] = []
     found: set[str] = set()
-    decided: set[str] = set()
-    with served(site) as address, sync_api.sync_playwright() as playwright:
+    kinds: set[str] = set()
+    decided: dict[str, set[str]] = {"default": set(), "slate": set()}
+    seen: list[str] = []
+    with served(site) as root, sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split(), timeout=1000 * PATIENCE)
-        page = browser.new_context(color_scheme=scheme).new_page()
+        page = browser.new_page(color_scheme="dark")
         page.add_init_script(STILL)
         page.set_default_timeout(1000 * PATIENCE)
+        page.on("request", lambda request: asked.append(request.url))
 
         def look(name: str, within: str | None = None, results: str = "violations", **rules: Any) -> list[Any]:
             """What is told of a page, or of what matches a selector. What else passes is described at length."""
-            context = {"include": [[within]]} if within else None
-            told = axe.run(page, context=context, options={"resultTypes": ["violations", results], **rules}).response
+            options = {"resultTypes": ["violations", results], **rules}
+            told = page.evaluate("([within, options]) => axe.run(within ?? document, options)", [within, options])
             found.update(
                 f"{name}: {rule['id']}: {node['html'][:200]}" for rule in told["violations"] for node in rule["nodes"]
             )
             return [node["target"][0] for rule in told[results] for node in rule["nodes"]]
 
-        def look_at_contrast(name: str) -> None:
+        def look_at_colours(name: str) -> None:
             """Those that are not decided, as where something lies above them, are looked at on the next page again."""
-            if page.evaluate(MARK_LOOKS, [*decided]):
-                passed = look(name, "[data-look]", "passes", runOnly=["color-contrast"])
-                decided.update(filter(None, page.evaluate(LOOKS_OF, passed)))
+            known = decided[scheme := page.evaluate("document.body.dataset.mdColorScheme")]
+            seen.append(scheme)
+            if page.evaluate(MARK_LOOKS, [*known]):
+                known.update(
+                    filter(None, page.evaluate(LOOKS_OF, look(name, "[data-look]", "passes", runOnly=OF_COLOURS)))
+                )
 
         pages.sort(key=lambda path: path != site / "index.html")
         for path in pages:
             name = path.relative_to(site).as_posix()
             page.set_viewport_size({"width": 1280, "height": 900})
+            address = root if name == "404.html" else site.as_uri()  # whose links begin at the root
             page.goto(f"{address}/{name}", wait_until="load")
-            assert page.evaluate("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
-            look_at_contrast(name)
-            if scheme == "light":
-                look(name, rules={"color-contrast": {"enabled": False}})
-            if path == pages[0]:
-                look(name, runOnly=["color-contrast"])
+            page.evaluate(axe)
+            for change in ("", SWITCH):
+                page.evaluate(change)
+                look_at_colours(name)
+                for width in (390, 1280) if path == pages[0] else ():
+                    page.set_viewport_size({"width": width, "height": 900})
+                    look(name, runOnly=OF_COLOURS)
+            look(name, rules=REST)
             page.set_viewport_size({"width": 390, "height": 900})
-            if path == pages[0]:
-                look(name)
-            elif scheme == "light":
-                look(name, ".md-content", rules={"color-contrast": {"enabled": False}})
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            more = {*page.evaluate(KINDS)} - kinds
+            kinds |= more
+            look(name, **{"rules": REST} if more else {"runOnly": ["scrollable-region-focusable"]})
         assert len(pages) > 50
-        assert len(decided) > 10
+        assert min(map(len, decided.values())) > 10
+        assert seen[0] == "slate"
+        assert all({*pair} == decided.keys() for pair in zip(seen[::2], seen[1::2], strict=True))
         assert not found
         page.evaluate(FAINT)
-        look_at_contrast("faint")
+        look_at_colours("faint")
         assert len(found) == 1
         browser.close()
+    assert asked
+    assert [url for url in asked if not url.startswith(("file:", "data:", f"{root}/"))] == []
 
 
 def test_reference_has_every_command_setting_and_kind_of_record(site: Path) -> None:

@@ -14,16 +14,12 @@ import pytest
 
 from koderz_tracker.records import Finished
 from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for
-from tests.forks import Fork
+from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS
 from tests.tracker.builders import attempt, fault, judged
 from tests.tracker.sinks.mlflow_world import SHARED, experiments, new_plan, project, record, seen
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
 WAIT = 120_000  # milliseconds that a page may take on a busy machine
+WIDTHS = "widths"  # an experiment of MLflow's in which names and figures are measured
 
 
 def test_ui_without_a_store_says_how_to_get_one(koderz: Shell) -> None:
@@ -49,37 +45,53 @@ def test_ui_port_that_is_taken_is_an_error_if_asked_for(koderz: Shell) -> None:
         assert f"--port {port} is taken" in koderz("ui", "--port", port, code=2).err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ui_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
-    folder = record(koderz.results, new_plan(1), *experiments(0), Finished(status="complete"))
-    project(folder)
-    with running(koderz) as (process, links):
-        info = seen(folder).run.info
-        assert links[1].endswith(f"#/experiments/{info.experiment_id}/runs/{info.run_id}")
-        started = descendants(process.pid)
-        assert len(started) == 1  # with its own command, MLflow is loaded twice
-        process.send_signal(number)
-        assert process.wait(PATIENCE) == 0
+Runs = tuple[Shell, list[Path]]
 
-    wait_for(lambda: are_gone(started))
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """A folder with runs that are in MLflow: of both arms twice, and in another experiment of both and of one."""
+    shell = Shell(tmp_path_factory.mktemp("ui"))
+    arms = ("zero-shot", "iterative")
+    folders = []
+    for verdict in (True, False):
+        told = [*experiments(0), *experiments(0, solver="iterative"), attempt(1, detail="why"), judged(1, verdict)]
+        plan = new_plan(2, solvers=arms, **SHARED)
+        folders.append(record(shell.results, plan, *told, fault(1, solver="iterative"), Finished(status="incomplete")))
+        project(folders[-1])
+    config = {"local_model": "openai/qwen2.5-coder:32b", "suite": "humaneval"}
+    asked = {"config": config, "details": {"questions": {"T/0": "Is it so?"}}}
+    for solvers in (arms, arms[:1]):
+        told = [record for solver in solvers for record in experiments(0, solver=solver)]
+        plan = new_plan(1, solvers=solvers, **asked)
+        folders.append(record(shell.results, plan, *told, Finished(status="complete")))
+        project(folders[-1], experiment=WIDTHS)
+    return shell, folders
+
+
+@pytest.fixture(scope="module")
+def links(runs: Runs) -> Iterator[tuple[str, str]]:
+    """The addresses that a UI prints, which ends cleanly at SIGTERM."""
+    with running(runs[0], signal.SIGTERM) as printed:
+        yield printed
+
+
+@pytest.mark.slow
+def test_ui_stops_cleanly_at_an_interrupt(runs: Runs) -> None:
+    shell, (_, other, *_) = runs
+    with running(shell, signal.SIGINT) as (_, latest):
+        info = seen(other).run.info
+        assert latest.endswith(f"#/experiments/{info.experiment_id}/runs/{info.run_id}")
 
 
 @pytest.mark.slow
 @pytest.mark.others("Chromium may crash, or not come up, where memory is short")
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
-def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(koderz: Shell) -> None:
-    both = ("zero-shot", "iterative")
-    folders = []
-    for verdict in (True, False):
-        told = [*experiments(0), *experiments(0, solver="iterative"), attempt(1, detail="why"), judged(1, verdict)]
-        plan = new_plan(2, solvers=both, **SHARED)
-        folders.append(record(koderz.results, plan, *told, fault(1, solver="iterative"), Finished(status="incomplete")))
-        project(folders[-1])
-    one, other = folders
+def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(runs: Runs, links: tuple[str, str]) -> None:
+    (_, (one, other, *_)), (address, latest) = runs, links
     place = f"#/experiments/{seen(one).run.info.experiment_id}"
     arms = {run.data.tags["koderz.arm"]: run.info for run in seen(other).nested}
-    with running(koderz) as (_, (address, latest)), browser() as page:
+    with browser() as page:
         page.goto(f"{address}/{place}/evaluation-runs")
         expect(page, "passed/mean")
         expect(page, one.name)
@@ -88,7 +100,7 @@ def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(koderz: Sh
         assert page.get_by_role("columnheader").filter(has_text="/").count() == 1
 
         page.goto(latest)
-        for arm in both:
+        for arm in arms:
             expect(page, f"{arm} · {other.name}")
 
         page.goto(f"{address}/{place}/runs/{arms['zero-shot'].run_id}/traces")
@@ -117,16 +129,10 @@ def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(koderz: Sh
 @pytest.mark.slow
 @pytest.mark.others("Chromium may crash, or not come up, where memory is short")
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
-def test_ui_shows_models_figures_and_questions_at_1280_pixels(koderz: Shell) -> None:
-    config = {"local_model": "openai/qwen2.5-coder:32b", "suite": "humaneval"}
-    asked = {"config": config, "details": {"questions": {"T/0": "Is it so?"}}}
-    told = [*experiments(0), *experiments(0, solver="iterative"), Finished(status="complete")]
-    both = record(koderz.results, new_plan(1, solvers=("zero-shot", "iterative"), **asked), *told)
-    alone = record(koderz.results, new_plan(1, **asked), *experiments(0), Finished(status="complete"))
-    for folder in (both, alone):
-        project(folder)
-    info = seen(alone).run.info
-    with running(koderz) as (_, (address, _)), browser(1280) as page:
+def test_ui_shows_models_figures_and_questions_at_1280_pixels(runs: Runs, links: tuple[str, str]) -> None:
+    (_, (*_, both, alone)), (address, _) = runs, links
+    info = seen(alone, experiment=WIDTHS).run.info
+    with browser(1280) as page:
         page.goto(f"{address}/#/experiments/{info.experiment_id}/evaluation-runs")
         expect(page, "passed/mean")
         headers = [text for text in page.get_by_role("columnheader").all_inner_texts() if text.strip()]
@@ -155,23 +161,32 @@ SHOWS_BEGINNING = """cells => cells.map(cell => {
 """Whether cells are wide enough for the beginning of a model's name."""
 
 
+STILL = """addEventListener("DOMContentLoaded", () => {
+  document.head.insertAdjacentHTML("beforeend", "<style>* { animation: none !important }</style>");
+});"""
+
+
 def expect(page: Any, text: str, *, exact: bool = False) -> None:
     """The text is seen on the page."""
     page.get_by_text(text, exact=exact).locator("visible=true").first.wait_for(timeout=WAIT)
 
 
 @contextmanager
-def running(koderz: Shell) -> Iterator[tuple[Fork, tuple[str, str]]]:
-    """The UI with the addresses that it prints: of all, of the latest run."""
-    process = koderz.start("ui", "--port", 0)
+def running(koderz: Shell, number: signal.Signals) -> Iterator[tuple[str, str]]:
+    """A UI, which a signal ends with its server: the addresses that it prints, of all and of the latest run."""
+    process = koderz.forks().start(["koderz", "ui", "--port", "0"], koderz.folder, koderz.environment())
     try:
         assert process.stdout is not None
         lines = [process.stdout.readline().strip() for _ in range(2)]
         assert [line.partition(": ")[0] for line in lines] == ["MLflow UI", "latest run"], process.communicate()
-        yield process, (lines[0].partition(": ")[2], lines[1].partition(": ")[2])
+        yield lines[0].partition(": ")[2], lines[1].partition(": ")[2]
+        started = descendants(process.pid)
+        assert len(started) == 1  # with its own command, MLflow is loaded twice
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 0
+        wait_for(lambda: are_gone(started))
     finally:
-        process.terminate()
-        process.communicate(timeout=PATIENCE)
+        process.close()
 
 
 @contextmanager
@@ -180,12 +195,13 @@ def browser(width: int = 1600) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS.split(), timeout=WAIT)
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split(), timeout=WAIT)
         try:
             page = chromium.new_page(viewport={"width": width, "height": 1200})
             page.set_default_timeout(WAIT)
             # A first visit opens MLflow's assistant, which takes a third of the width.
             page.add_init_script("localStorage['mlflow.assistant.fab.autoOpenedOnFirstLoad_v1'] = 'true'")
+            page.add_init_script(STILL)  # or what waits is drawn sixty times a second
             yield page
         finally:
             chromium.close()
