@@ -34,7 +34,7 @@ RUN = "bench_0a1b2c3d_20260131_120000"
 """The id of the first run that is made in a folder. Later ones count up from it, and begin an hour apart."""
 
 TOKENS = ("tokens_in", "tokens_out")
-NAMED = ModelName("ollama", "fake")
+NAMED = ModelName("ollama", "scripted")
 """The name of a model that `a_model` returns."""
 
 Outcome = bool | str | None | Mapping[str, Any]

@@ -15,11 +15,12 @@ import pytest
 from koderz.suites.metrics import Gradable, Graded, TextMetric, Unread
 from koderz.suites.suite import AskJudge
 from koderz.systems.optimizers.datasets.payload import Item
+from koderz.testing import FakeModel, a_model
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.journal import NAME
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, plan_of, results_of, searched
 from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test
-from tests.koderz.world import Run, Scripted, begun, resumed
+from tests.koderz.world import Run, begun, resumed
 
 OWN = '''
 import asyncio
@@ -67,11 +68,11 @@ def own(folder: Path, name: str, **values: Any) -> str:
     return f"{path}:{name}"
 
 
-def asked_items(model: Scripted) -> int:
+def asked_items(model: FakeModel) -> int:
     return sum(sampling.temperature == 0 for _, sampling in model.asked)
 
 
-class Late(Scripted):
+class Late(FakeModel):
     """A model that answers at random moments."""
 
     async def wait(self) -> None:
@@ -112,7 +113,7 @@ def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> N
         is_long = "briefly, 1" in str(messages[0]["content"])
         return Completion("400: too long", finish_reason="context") if is_long else World("rule")(messages, sampling)
 
-    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=Scripted(line), budget_calls=150)
+    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=a_model(line), budget_calls=150)
     (experiment,) = run.of("experiment")
     assert (experiment.verdict in ("selected", "kept"), run.of("fault")) == (True, [])
     long = {call.call for call in run.of("call") if call.finish_reason == "context"}
@@ -123,7 +124,7 @@ def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["greedy", *ALL])
 def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: str) -> None:
     world = World("rule")
-    model = Scripted(world)
+    model = a_model(world)
     solver = own(tmp_path, name) if name == "greedy" else name
     run = searched(tmp_path, world, solver, model=model, budget_calls=150, item_concurrency=64)
 
@@ -140,7 +141,7 @@ def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: st
 def test_search_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
     world = World("rule")
     plan = plan_of(tmp_path, world, solver, budget_calls=120)
-    whole = asyncio.run(begun(plan, Scripted(world)))
+    whole = asyncio.run(begun(plan, a_model(world)))
     lines = (whole.folder / NAME).read_bytes().splitlines(keepends=True)
     for cut in random.Random(solver).sample(range(2, len(lines)), 6):
         folder = tmp_path / str(cut) / whole.folder.name
@@ -163,7 +164,7 @@ def test_requests_in_flight_of_an_experiment_are_bounded(tmp_path: Path) -> None
 
 
 def test_baseline_asks_for_the_test_split_alone(tmp_path: Path) -> None:
-    model = Scripted(World("rule"))
+    model = a_model(World("rule"))
     run = searched(tmp_path, World("rule"), "none", model=model)
 
     assert len(model.asked) == 100
@@ -177,7 +178,7 @@ def test_initial_prompt_that_wins_is_not_tested_again(tmp_path: Path) -> None:
     def always(messages: Sequence[Message], sampling: Sampling) -> str:
         return "wrong"
 
-    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=Scripted(always))
+    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=a_model(always))
     (experiment,), (result,) = run.of("experiment"), results_of(run).values()
     assert (experiment.verdict, experiment.score) == ("kept", None)
     assert result["winner"] == result["initial"]
@@ -206,7 +207,7 @@ def test_unreadable_replies_are_asked_for_once_more_and_counted(tmp_path: Path) 
     def mute(messages: Sequence[Message], sampling: Sampling) -> str:
         return "I would rather not."
 
-    model = Scripted(mute)
+    model = a_model(mute)
     run = searched(tmp_path, World("rule"), own(tmp_path, "asking"), model=model)
     (result,) = results_of(run).values()
     assert (result["finish_reason"], result["unreadable"], result["reasoning_calls"]) == ("stale", 20, 40)
@@ -220,14 +221,14 @@ def test_search_ends_where_replies_bring_nothing_asked_for(tmp_path: Path, solve
     def useless(messages: Sequence[Message], sampling: Sampling) -> str:
         return reply if sampling.temperature else world(messages, sampling)
 
-    run = searched(tmp_path, world, solver, model=Scripted(useless))
+    run = searched(tmp_path, world, solver, model=a_model(useless))
     (result,) = results_of(run).values()
     assert result["finish_reason"] in ("stale", "converged")
     assert result["reasoning_calls"] <= 100
 
 
 def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None:
-    world, model = World("rule"), Scripted(World("rule"))
+    world, model = World("rule"), a_model(World("rule"))
     searched(tmp_path, world, "meta_prompt", model=model, budget_calls=200)
     requests = [sampling for messages, sampling in model.asked if "JSON object" in str(messages[-1]["content"])]
     assert len(requests) > 1
@@ -237,9 +238,9 @@ def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None
 
 def test_prompt_model_may_be_another(tmp_path: Path) -> None:
     world = World("rule")
-    writer = Scripted(world)
+    writer = a_model(world)
     plan = plan_of(tmp_path, world, "meta_prompt", budget_calls=200, roles={"reasoning": "writer"})
-    run = asyncio.run(begun(plan, {"scripted": Scripted(world), "writer": writer}))
+    run = asyncio.run(begun(plan, {"scripted": a_model(world), "writer": writer}))
     assert writer.asked
     assert {call.role for call in run.of("call") if call.purpose == "propose"} == {"reasoning"}
 
@@ -247,7 +248,7 @@ def test_prompt_model_may_be_another(tmp_path: Path) -> None:
 def test_proposals_too_long_leaking_or_without_item_are_refused(tmp_path: Path) -> None:
     world = World("rule")
     secret = world.item("test", 3).text
-    model = Scripted(world)
+    model = a_model(world)
     run = searched(tmp_path, world, own(tmp_path, "odd", SECRET=secret), model=model)
     (result,) = results_of(run).values()
     assert result["refused"] == 5
@@ -260,7 +261,7 @@ def test_item_braces_are_not_filled(tmp_path: Path) -> None:
     columns = {"question": "copper {question} {gold}", "gold": "no"}
     item = Item("world/test/0", columns, "x")
     dataset = replace(dataset, splits={**dataset.splits, "test": (item,)})
-    model = Scripted(World("rule"))
+    model = a_model(World("rule"))
     asyncio.run(begun(plan_of(tmp_path, dataset, "none"), model))
     assert [messages[-1]["content"] for messages, _ in model.asked] == ["copper {question} {gold}"]
 
@@ -284,7 +285,7 @@ def test_cost_cap_ends_a_search_with_room_for_its_last_passes(tmp_path: Path) ->
         return Completion(World("rule")(messages, sampling), cost=0.001)
 
     settings = {"max_experiment_cost": 0.5}
-    run = searched(tmp_path, World("rule"), "meta_prompt", model=Scripted(dear), settings=settings)
+    run = searched(tmp_path, World("rule"), "meta_prompt", model=a_model(dear), settings=settings)
     (result,), (experiment,) = results_of(run).values(), run.of("experiment")
     assert result["finish_reason"] == "usd"
     assert experiment.cost <= 0.5
@@ -312,7 +313,7 @@ def test_items_whose_judge_cannot_be_read_are_left_out_and_counted(tmp_path: Pat
     def model(messages: Sequence[Message], sampling: Sampling) -> str:
         return "1" if "Is it right?" in str(messages[-1]["content"]) else "wrong"
 
-    run = asyncio.run(begun(plan_of(tmp_path, dataset, "none", roles={"judge": "scripted"}), Scripted(model)))
+    run = asyncio.run(begun(plan_of(tmp_path, dataset, "none", roles={"judge": "scripted"}), a_model(model)))
     (experiment,), (result,) = run.of("experiment"), results_of(run).values()
     assert (experiment.score, result["faults"]) == (1.0, 2)
     assert {g.item for g in run.of("grade") if "fault" in g.labels} == {"world/test/7", "world/test/17"}
@@ -337,7 +338,7 @@ def test_failing_call_ends_the_experiment_and_retry_goes_on(tmp_path: Path) -> N
 
     world = World("rule")
 
-    class Failing(Scripted):
+    class Failing(FakeModel):
         async def wait(self) -> None:
             if len(self.asked) == 60:
                 raise Fault("the server is gone")
@@ -347,7 +348,7 @@ def test_failing_call_ends_the_experiment_and_retry_goes_on(tmp_path: Path) -> N
     run = asyncio.run(begun(plan, model))
     assert [fault.reason for fault in run.of("fault")] == ["the server is gone"]
     recorded = len(run.of("call"))
-    again = Scripted(world)
+    again = a_model(world)
     done = asyncio.run(resumed(run.folder, replace(plan, record=run.lines[0]), again, faults=True))  # type: ignore[arg-type]
     assert done.ended.status == "complete"
     assert len(again.asked) == len(done.of("call")) - recorded
