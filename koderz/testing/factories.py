@@ -273,6 +273,6 @@ def _lines(
 
 
 def _done(work: Coroutine[Any, Any, Path]) -> Path:
-    """What a coroutine returns, whether or not an event loop runs in this thread."""
+    """The result of a coroutine, whether or not an event loop runs in this thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
