@@ -34,7 +34,7 @@ RUN = "bench_0a1b2c3d_20260131_120000"
 """The id of the first run that is made in a folder. Later ones count up from it, and begin an hour apart."""
 
 TOKENS = ("tokens_in", "tokens_out")
-NAMED = ModelName("ollama", "fake")
+NAMED = ModelName("ollama", "scripted")
 """The name of a model that `a_model` returns."""
 
 Outcome = bool | str | None | Mapping[str, Any]
@@ -273,6 +273,6 @@ def _lines(
 
 
 def _done(work: Coroutine[Any, Any, Path]) -> Path:
-    """What a coroutine returns, whether or not an event loop runs in this thread."""
+    """The result of a coroutine, whether or not an event loop runs in this thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

@@ -16,6 +16,7 @@ from koderz.analysis.story import Experiments
 from koderz.experiments import recording
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
+from koderz.testing import a_model
 from koderz.types import Message, Sampling
 from koderz_tracker.errors import JournalError
 from koderz_tracker.follow import Follower
@@ -26,7 +27,7 @@ from koderz_tracker.repair import repair
 from koderz_tracker.runs import read_plan
 from koderz_tracker.stories import Stories
 from koderz_tracker.summary import Summary, summarize
-from tests.koderz.world import Scripted, begun, planned, resumed
+from tests.koderz.world import begun, planned, resumed
 
 SEEDS = range(25)
 
@@ -43,7 +44,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
 
     async def go() -> tuple[Plan, Path]:
         plan = await planned(tmp_path_factory.mktemp("run"), 6, mode="iterative", max_iterations=4, concurrency=2)
-        return plan, (await begun(plan, Scripted(stubborn))).folder
+        return plan, (await begun(plan, a_model(stubborn))).folder
 
     return asyncio.run(go())
 
@@ -148,7 +149,7 @@ def test_damaged_run_is_resumed_and_pays_nothing_twice(
     (folder / NAME).write_bytes(data)
     before = readable(data)
 
-    run = asyncio.run(resumed(folder, plan, model := Scripted(stubborn)))
+    run = asyncio.run(resumed(folder, plan, model := a_model(stubborn)))
     if run.summary.faults:  # the damage can't be told from what a solver asked
         assert {"--accept-divergence" in row["reason"] for row in run.summary.faults} == {True}
         how = Replaying(accept_divergence=True)

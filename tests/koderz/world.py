@@ -12,7 +12,7 @@ from koderz.engines.local import LocalEngine
 from koderz.engines.owners import schema_of
 from koderz.experiments.replay import Replaying
 from koderz.experiments.runner import Resources
-from koderz.models import ModelName, Price
+from koderz.models import Price
 from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
 from koderz.runs.deciding import Decider, recorded_outcomes
@@ -22,8 +22,9 @@ from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.settings.schema import Settings
 from koderz.suites.references import References
 from koderz.suites.suite import JudgeContext, ProgramSuite
-from koderz.testing import engines
-from koderz.types import Completion, Measure, Message, Reply, Sampling, Task, Verdict
+from koderz.testing import FakeModel, engines
+from koderz.testing.factories import Line
+from koderz.types import Measure, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.index import load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Record
@@ -31,58 +32,16 @@ from koderz_tracker.summary import Summary, summarize
 from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE
 
-FREE, NAMED = Price(0.0, 0.0), ModelName("ollama", "scripted")
-Line = Callable[[Sequence[Message], Sampling], str | Completion]
-
 
 def good(messages: Sequence[Message], sampling: Sampling) -> str:
     return "GOOD"
 
 
-def bad(messages: Sequence[Message], sampling: Sampling) -> str:
-    return "BAD"
-
-
 @dataclass
-class Scripted:
-    """A model that answers what `line` says, and keeps what it was asked."""
+class Crowded(FakeModel):
+    """A model that answers its first call, which is made alone, and the others once so many are made together."""
 
     line: Line = good
-    cost: Price = FREE
-    delay: float = 0.0
-    name: ModelName = NAMED
-    asked: list[tuple[tuple[Message, ...], Sampling]] = field(default_factory=list)
-    at_once: int = 0
-    most_at_once: int = 0
-
-    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        self.asked.append((tuple(messages), sampling))
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await self.wait()
-            said = self.line(messages, sampling)
-        finally:
-            self.at_once -= 1
-        return Completion(said, tokens_in=10, tokens_out=5) if isinstance(said, str) else said
-
-    async def wait(self) -> None:
-        """What passes before it answers."""
-        await asyncio.sleep(self.delay)
-
-    async def check(self) -> dict[str, str]:
-        return {}
-
-    def price(self) -> Price:
-        return self.cost
-
-    async def aclose(self) -> None:
-        return
-
-
-@dataclass
-class Crowded(Scripted):
-    """A model that answers its first call, which is made alone, and the others once so many are made together."""
 
     crowd: int = 2
     together: asyncio.Event = field(default_factory=asyncio.Event)
@@ -171,7 +130,7 @@ async def planned(
 
 async def begun(
     plan: Plan,
-    model: Scripted | Mapping[str, Scripted],
+    model: FakeModel | Mapping[str, FakeModel],
     *,
     observe: Observer | None = None,
     baseline: Price | None = None,
@@ -189,7 +148,7 @@ async def begun(
 async def resumed(
     folder: Path,
     plan: Plan,
-    model: Scripted | Mapping[str, Scripted],
+    model: FakeModel | Mapping[str, FakeModel],
     how: Replaying | None = None,
     *,
     faults: bool = False,
@@ -210,12 +169,12 @@ def decider_of(plan: Plan, tracker: Tracker) -> Decider | None:
 
 def engine_of(
     plan: Plan,
-    model: Scripted | Mapping[str, Scripted],
+    model: FakeModel | Mapping[str, FakeModel],
     baseline: Price | None = None,
     references: References | None = None,
 ) -> LocalEngine:
     """This machine, with models that stand for the plan's."""
-    models = {"scripted": model} if isinstance(model, Scripted) else model
+    models = {"scripted": model} if isinstance(model, FakeModel) else model
     return LocalEngine(Resources(plan, models, NoSandbox(), baseline, references=references))
 
 

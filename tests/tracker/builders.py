@@ -1,29 +1,11 @@
-"""Records and runs for tests, with as little said as a test cares about."""
+"""Records for tests, with as little said as a test cares about; `a_journal` makes a run of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from koderz_tracker.records import Arm, Attempt, Call, Experiment, Fault, Plan, Record
-from koderz_tracker.tracker import Tracker
-
-RUN = "bench_0a1b2c3d_20260131_120000"
-
-
-def plan(tasks: int = 3, *, solvers: Sequence[str] = ("zero-shot",), run_id: str | None = RUN, **more: Any) -> Plan:
-    """Tasks T/0, T/1, …"""
-    given = {
-        "mode": "comparative" if len(solvers) > 1 else solvers[0],
-        "samples": 1,
-        "config": {"local_model": "m"},
-        "environment": {"python": "3.11"},
-        **more,
-    }
-    model = given["config"].get("local_model", "m")
-    arms = [Arm(name=solver, solver=solver, models={"main": model}) for solver in solvers]
-    return Plan(run_id=run_id, arms=arms, tasks=[f"T/{i}" for i in range(tasks)], **given)
+from koderz.testing.factories import RUN as RUN
+from koderz_tracker.records import Attempt, Call, Experiment, Fault
 
 
 def experiment_id(task: int, solver: str = "zero-shot", sample: int = 0) -> str:
@@ -97,12 +79,3 @@ def fault(task: int, *, solver: str = "zero-shot", sample: int = 0, **more: Any)
         sample=sample,
         **given,
     )
-
-
-async def recorded(results: Path, *records: Record, of: Plan | None = None) -> Path:
-    """The folder of a run that holds these records after its plan."""
-    of = of or plan()
-    with Tracker.create(results, of.run_id or experiment_id(0), of) as tracker:
-        for record in records:
-            await tracker.record(record)
-    return tracker.folder

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.blobs import BLOB_BYTES, fetched, read_text, spill
 from koderz_tracker.errors import JournalError, StorageError
 from koderz_tracker.journal import NAME
@@ -40,7 +41,7 @@ def blob_files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("text", ["x" * (BLOB_BYTES + 1), "é" * (BLOB_BYTES // 2 + 1), "🙂\n\0\x1b" * 300_000])
 def test_blob_above_a_megabyte_is_read_back(tmp_path: Path, text: str) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, reply=text)))
+    folder = a_journal(tmp_path, builders.call(0, reply=text))
 
     found = one(folder, "call")
 
@@ -52,7 +53,7 @@ def test_blob_above_a_megabyte_is_read_back(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x" * BLOB_BYTES, "é" * (BLOB_BYTES // 2), "short", ""])
 def test_blob_is_not_made_up_to_a_megabyte(tmp_path: Path, text: str) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, reply=text)))
+    folder = a_journal(tmp_path, builders.call(0, reply=text))
 
     found = one(folder, "call")
 
@@ -80,16 +81,14 @@ LONG = "x" * (BLOB_BYTES + 1)
     ids=lambda record: record.kind,
 )
 def test_blob_of_any_field_is_read_back(tmp_path: Path, record: Record) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, record))
+    folder = a_journal(tmp_path, record)
 
     assert summarize(folder).planned == 3
 
 
 def test_equal_texts_share_one_file(tmp_path: Path) -> None:
     text = "x" * (BLOB_BYTES + 1)
-    folder = asyncio.run(
-        builders.recorded(tmp_path, builders.call(0, reply=text), builders.call(1, reply=text, reasoning=text))
-    )
+    folder = a_journal(tmp_path, builders.call(0, reply=text), builders.call(1, reply=text, reasoning=text))
 
     assert blob_files(folder) == [f"{digest_of(text)}.gz"]
 
@@ -99,7 +98,7 @@ def test_blob_is_stored_before_the_line_that_names_it(tmp_path: Path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def go() -> Path:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+        with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
             monkeypatch.setattr(os, "write", full)
             with pytest.raises(StorageError):
                 await tracker.record(builders.call(0, reply="x" * (BLOB_BYTES + 1)))
@@ -118,7 +117,7 @@ def test_blob_that_cannot_be_stored_leaves_neither_file_nor_line(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def go() -> Path:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+        with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
             monkeypatch.setattr(os, "fsync", full)
             with pytest.raises(StorageError, match=r"can't be written \(No space left on device\)"):
                 await tracker.record(builders.call(0, reply="x" * (BLOB_BYTES + 1)))
@@ -181,7 +180,7 @@ def test_story_survives_a_lost_text_or_message(tmp_path: Path, caplog: pytest.Lo
     long, message = "x" * (BLOB_BYTES + 1), [{"role": "user", "content": "m" * (MESSAGE_BYTES + 1)}]
     call = builders.call(0, reply=long, messages=message)
     once = Once(experiment_id=call.experiment_id, name="log", value="y" * (BLOB_BYTES + 1), key="once:log/1")
-    folder = asyncio.run(builders.recorded(tmp_path, call, builders.attempt(0, program=long), once, builders.judged(0)))
+    folder = a_journal(tmp_path, call, builders.attempt(0, program=long), once, builders.judged(0))
     for path in (folder / "blobs").iterdir():
         path.unlink()
     lines_ = (folder / NAME).read_bytes().splitlines(keepends=True)
@@ -228,19 +227,16 @@ def test_blob_with_other_contents_is_not_handed_out(tmp_path: Path, damage: str)
         read_text(blob, tmp_path)
 
 
-def test_once_value_above_a_megabyte_is_read_back(tmp_path: Path) -> None:
+async def test_once_value_above_a_megabyte_is_read_back(tmp_path: Path) -> None:
     text = "measured " * 150_000
     once = Once(experiment_id=builders.experiment_id(0), name="log", value=text, key="once:log/1")
 
-    async def go() -> object:
-        folder = await builders.recorded(tmp_path, once)
-        with Tracker.reopen(folder) as tracker:
-            tracker.select()
-            (found,) = tracker.recorded(builders.experiment_id(0))
-        assert isinstance(found, Once)
-        return found.value
-
-    assert asyncio.run(go()) == text
+    folder = a_journal(tmp_path, once)
+    with Tracker.reopen(folder) as tracker:
+        tracker.select()
+        (found,) = tracker.recorded(builders.experiment_id(0))
+    assert isinstance(found, Once)
+    assert found.value == text
 
 
 # Long messages
@@ -252,9 +248,7 @@ def conversation(*sizes: int) -> list[dict[str, str]]:
 
 def test_message_above_4_kb_is_stored_once_by_digest(tmp_path: Path) -> None:
     messages = conversation(10, MESSAGE_BYTES + 1)
-    folder = asyncio.run(
-        builders.recorded(tmp_path, *(builders.call(task, n, messages=messages) for task in (0, 1) for n in (1, 2)))
-    )
+    folder = a_journal(tmp_path, *(builders.call(task, n, messages=messages) for task in (0, 1) for n in (1, 2)))
 
     (message,) = [line for line in lines(folder) if isinstance(line, LongMessage)]
     calls = [line for line in lines(folder) if isinstance(line, Call)]
@@ -270,7 +264,7 @@ def test_message_above_4_kb_is_stored_once_by_digest(tmp_path: Path) -> None:
 
 def test_message_of_4_kb_is_inline(tmp_path: Path) -> None:
     messages = conversation(MESSAGE_BYTES, MESSAGE_BYTES // 4)
-    folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, messages=messages)))
+    folder = a_journal(tmp_path, builders.call(0, messages=messages))
 
     found = one(folder, "call")
     assert isinstance(found, Call)
@@ -279,7 +273,7 @@ def test_message_of_4_kb_is_inline(tmp_path: Path) -> None:
 
 def test_messages_are_measured_in_bytes(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "é" * (MESSAGE_BYTES // 2 + 1)}]
-    folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, messages=messages)))
+    folder = a_journal(tmp_path, builders.call(0, messages=messages))
 
     assert one(folder, "message").content == messages[0]["content"]  # type: ignore[union-attr]
 
@@ -288,7 +282,7 @@ def test_message_of_an_earlier_session_is_not_stored_again(tmp_path: Path) -> No
     messages = conversation(MESSAGE_BYTES + 1)
 
     async def go() -> Path:
-        folder = await builders.recorded(tmp_path, builders.call(0, messages=messages))
+        folder = a_journal(tmp_path, builders.call(0, messages=messages))
         with Tracker.reopen(folder) as tracker:
             tracker.select()
             await tracker.record(builders.call(1, messages=messages))
@@ -301,7 +295,7 @@ def test_message_of_concurrent_calls_is_stored_once_and_first(tmp_path: Path) ->
     messages = conversation(MESSAGE_BYTES + 1)
 
     async def go() -> Path:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
+        with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
             await asyncio.gather(*(tracker.record(builders.call(task, messages=messages)) for task in range(8)))
         return tracker.folder
 
@@ -310,7 +304,7 @@ def test_message_of_concurrent_calls_is_stored_once_and_first(tmp_path: Path) ->
 
 def test_message_above_a_megabyte_lies_in_a_blob(tmp_path: Path) -> None:
     messages = conversation(BLOB_BYTES + 1)
-    folder = asyncio.run(builders.recorded(tmp_path, *(builders.call(0, n, messages=messages) for n in (1, 2, 3))))
+    folder = a_journal(tmp_path, *(builders.call(0, n, messages=messages) for n in (1, 2, 3)))
 
     message = one(folder, "message")
     assert isinstance(message, LongMessage)
@@ -327,7 +321,7 @@ def test_message_with_parts_or_tool_calls_is_read_back(tmp_path: Path) -> None:
         {"role": "tool", "content": "y" * (MESSAGE_BYTES + 1), "tool_call_id": "c1"},
         {"role": "user", "content": "short", "name": "ann", "digest": "its own"},
     ]
-    folder = asyncio.run(builders.recorded(tmp_path, *(builders.call(0, n, messages=messages) for n in (1, 2))))
+    folder = a_journal(tmp_path, *(builders.call(0, n, messages=messages) for n in (1, 2)))
 
     stories = Stories(folder)
     stories.refresh()
@@ -340,7 +334,7 @@ def test_message_with_parts_or_tool_calls_is_read_back(tmp_path: Path) -> None:
 def test_journal_grows_linearly_with_a_conversation(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": f"{i}" * 5000} for i in range(40)]
     calls = [builders.call(0, n, messages=turns[:n], reply="r" * 100) for n in range(1, 41)]
-    folder = asyncio.run(builders.recorded(tmp_path, *calls))
+    folder = a_journal(tmp_path, *calls)
 
     content = sum(len(turn["content"]) for turn in turns)
     everything = sum(len(message["content"]) for call in calls for message in call.messages)
@@ -359,7 +353,7 @@ def test_items_of_a_turn_lie_in_a_blob_where_they_are_large(tmp_path: Path) -> N
     assert isinstance(stored[1], Call)
     assert isinstance(stored[1].items, Blob)
     assert [fetched(call, tmp_path) for call in stored] == calls
-    sealed = [Privacy(b"key").sealed(call, builders.plan()) for call in calls]
+    sealed = [Privacy(b"key").sealed(call, a_plan()) for call in calls]
     assert all(b'"type":"reasoning"' not in encode(call) for call in sealed)
     opened = [Privacy(b"key").opened(fetched(spill(call, tmp_path), tmp_path)) for call in sealed]
     assert [call.items for call in opened if isinstance(call, Call)] == [small, large]

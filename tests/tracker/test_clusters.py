@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from koderz.analysis.reader import read_summary
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.breakdown import mean_of
 from koderz_tracker.clusters import count_of, grouped, members, pass_at_k_in
 from koderz_tracker.rates import pass_at_k_interval
 from koderz_tracker.records import Measure
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.summary import Figures, figures, summarize
-from tests.tracker import builders
 from tests.tracker.builders import judged
 
 ONE = "none: all 12 tasks are of one cluster"
 
 
 def recorded(folder: Path, clusters: list[str], passes: list[bool]) -> Path:
-    of = builders.plan(len(passes), clusters=clusters)
+    of = a_plan(len(passes), clusters=clusters)
     records = [judged(task, passed, score=float(passed)) for task, passed in enumerate(passes)]
-    return asyncio.run(builders.recorded(folder, *records, of=of))
+    return a_journal(folder, *records, plan=of)
 
 
 def test_clusters_group_tasks_and_leave_the_others_alone() -> None:

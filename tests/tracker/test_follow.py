@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.follow import Follower
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Finished, Record, Resumed, encode
@@ -15,7 +15,7 @@ from tests.tracker.builders import attempt, call, fault, judged
 
 
 def follow(tmp_path: Path, *records: Record) -> Follower:
-    folder = asyncio.run(builders.recorded(tmp_path, *records))
+    folder = a_journal(tmp_path, *records)
     follower = Follower(folder)
     follower.catch_up()
     return follower
@@ -46,7 +46,7 @@ def test_follower_reads_on_from_its_position(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     path = folder / NAME
-    path.write_bytes(encode(builders.plan()))
+    path.write_bytes(encode(a_plan()))
     follower = Follower(folder)
     for done, record in enumerate((judged(0), judged(1), judged(2)), 1):
         with path.open("ab") as file:
@@ -60,7 +60,7 @@ def test_follower_reads_on_from_its_position(tmp_path: Path) -> None:
 def test_follower_waits_for_the_rest_of_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / NAME
     line = encode(judged(0))
-    path.write_bytes(encode(builders.plan()) + line[:40])
+    path.write_bytes(encode(a_plan()) + line[:40])
     follower = Follower(tmp_path)
 
     follower.catch_up()
@@ -112,7 +112,7 @@ def test_follower_pace_counts_from_the_first_look(tmp_path: Path) -> None:
 
 
 def test_lines_of_an_unknown_kind_change_nothing(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     with (folder / NAME).open("ab") as file:
         file.write(b'{"kind":"artifact","experiment_id":"exp_00000000000000ff","cost":7}\n')
     follower = Follower(folder)
@@ -123,7 +123,7 @@ def test_lines_of_an_unknown_kind_change_nothing(tmp_path: Path) -> None:
 
 
 def test_follower_stays_ended_after_a_line_of_unknown_kind(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, Finished(status="complete")))
+    folder = a_journal(tmp_path, Finished(status="complete"))
     with (folder / NAME).open("ab") as file:
         file.write(b'{"kind":"artifact"}\n')
     follower = Follower(folder)
@@ -134,7 +134,7 @@ def test_follower_stays_ended_after_a_line_of_unknown_kind(tmp_path: Path) -> No
 
 
 def test_follower_leaves_out_a_damaged_last_line(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     with (folder / NAME).open("ab") as file:
         file.write(b"\0" * 50 + b"\n")
     follower = Follower(folder)
@@ -148,7 +148,7 @@ def test_follower_counts_a_remote_line_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     heard: list[object] = []
-    (folder / NAME).write_bytes(encode(builders.plan()))
+    (folder / NAME).write_bytes(encode(a_plan()))
     follower = Follower(folder, lambda line: heard.append(line["kind"]))
     lines = [encode(record) for record in (call(0), judged(0, True))]
 

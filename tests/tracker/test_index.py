@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.index import (
     CODES,
     DAMAGED,
@@ -40,7 +41,7 @@ def history(cost: float = 0.25) -> Iterator[Record]:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    folder = asyncio.run(builders.recorded(tmp_path, *history(), of=builders.plan(4)))
+    folder = a_journal(tmp_path, *history(), plan=a_plan(4))
     return folder / NAME
 
 
@@ -128,7 +129,7 @@ def test_index_ahead_of_its_journal_is_discarded(journal: Path) -> None:
 
 
 def test_index_of_another_run_is_discarded(journal: Path, tmp_path: Path) -> None:
-    other = asyncio.run(builders.recorded(tmp_path / "other", *history(cost=9.0), of=builders.plan(4, samples=2)))
+    other = a_journal(tmp_path / "other", *history(cost=9.0), plan=a_plan(4, samples=2))
     shutil.copy(index_path(other / NAME), index_path(journal))
 
     found = load_index(journal)

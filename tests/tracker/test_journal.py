@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from koderz.testing import a_plan
 from koderz_tracker.errors import JournalError, StorageError
 from koderz_tracker.index import IndexEntry, load_index, read_records
 from koderz_tracker.journal import NAME, Journal
@@ -28,7 +29,7 @@ from tests.tracker import builders
 def path(tmp_path: Path) -> Path:
     """A journal with its plan in it."""
     path = tmp_path / NAME
-    path.write_bytes(encode(builders.plan()))
+    path.write_bytes(encode(a_plan()))
     return path
 
 
@@ -74,36 +75,30 @@ class Gate:
         os.fsync(file)
 
 
-def test_append_returns_only_when_the_line_is_on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_append_returns_only_when_the_line_is_on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
 
-    async def go() -> None:
-        with opened(path) as journal:
-            appending = asyncio.create_task(journal.append([note("a")]))
-            await asyncio.to_thread(gate.entered.wait, PATIENCE)
-            assert names(path) == ["a"]  # written, but nobody has said yet that it would outlive a power cut
-            done, _ = await asyncio.wait([appending], timeout=0.05)
-            assert not done
-            gate.open.set()
-            await appending
-            assert gate.passed == 1
-
-    asyncio.run(go())
+    with opened(path) as journal:
+        appending = asyncio.create_task(journal.append([note("a")]))
+        await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        assert names(path) == ["a"]  # written, but nobody has said yet that it would outlive a power cut
+        done, _ = await asyncio.wait([appending], timeout=0.05)
+        assert not done
+        gate.open.set()
+        await appending
+        assert gate.passed == 1
 
 
-def test_lines_that_gather_meanwhile_share_one_sync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_that_gather_meanwhile_share_one_sync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
 
-    async def go() -> None:
-        with opened(path) as journal:
-            first = asyncio.create_task(journal.append([note("first")]))
-            await asyncio.to_thread(gate.entered.wait, PATIENCE)
-            rest = [asyncio.create_task(journal.append([note(f"{i}")])) for i in range(200)]
-            await asyncio.sleep(0)
-            gate.open.set()
-            await asyncio.gather(first, *rest)
-
-    asyncio.run(go())
+    with opened(path) as journal:
+        first = asyncio.create_task(journal.append([note("first")]))
+        await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        rest = [asyncio.create_task(journal.append([note(f"{i}")])) for i in range(200)]
+        await asyncio.sleep(0)
+        gate.open.set()
+        await asyncio.gather(first, *rest)
     assert gate.passed == 2
     assert names(path) == ["first", *map(str, range(200))]
 
@@ -128,43 +123,34 @@ def test_append_from_several_tasks_keeps_lines_whole_and_ordered(path: Path) -> 
     assert [json.loads(data[e.offset : e.offset + e.length])["name"] for e in counted] == found
 
 
-def test_append_counts_a_line_before_it_returns(path: Path) -> None:
+async def test_append_counts_a_line_before_it_returns(path: Path) -> None:
     counted: list[IndexEntry] = []
 
-    async def go() -> None:
-        with opened(path, counted.append) as journal:
-            for i in range(1, 5):
-                await journal.append([note("x")])
-                assert len(counted) == i
-
-    asyncio.run(go())
+    with opened(path, counted.append) as journal:
+        for i in range(1, 5):
+            await journal.append([note("x")])
+            assert len(counted) == i
 
 
-def test_close_writes_pending_lines(path: Path) -> None:
-    async def go() -> None:
-        with opened(path) as journal:
-            waiting = asyncio.create_task(journal.append([note("last")]))
-            await asyncio.sleep(0)
-        await waiting
-
-    asyncio.run(go())
+async def test_close_writes_pending_lines(path: Path) -> None:
+    with opened(path) as journal:
+        waiting = asyncio.create_task(journal.append([note("last")]))
+        await asyncio.sleep(0)
+    await waiting
     assert names(path) == ["last"]
 
 
-def test_append_that_is_cancelled_is_on_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_append_that_is_cancelled_is_on_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
 
-    async def go() -> None:
-        with opened(path) as journal:
-            writing = asyncio.create_task(journal.append([note("a")]))
-            await asyncio.to_thread(gate.entered.wait, PATIENCE)
-            writing.cancel()
-            gate.open.set()
-            with pytest.raises(asyncio.CancelledError):
-                await writing
-            await journal.append([note("b")])
-
-    asyncio.run(go())
+    with opened(path) as journal:
+        writing = asyncio.create_task(journal.append([note("a")]))
+        await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        writing.cancel()
+        gate.open.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        await journal.append([note("b")])
     assert names(path) == ["a", "b"]
 
 
@@ -269,47 +255,39 @@ def test_append_fails_for_good_on_a_full_disk(path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
-def test_sync_failure_counts_as_a_failed_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_failure_counts_as_a_failed_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     counted: list[IndexEntry] = []
 
-    async def go() -> str:
-        with opened(path, counted.append) as journal:
-            await journal.append([note("before")])
-            monkeypatch.setattr(os, "fdatasync", broken)
-            return await refused(journal.append([note("lost")]))
-
-    assert "Input/output error" in asyncio.run(go())
+    with opened(path, counted.append) as journal:
+        await journal.append([note("before")])
+        monkeypatch.setattr(os, "fdatasync", broken)
+        found = await refused(journal.append([note("lost")]))
+    assert "Input/output error" in found
     assert names(path) == ["before"]
     assert len(counted) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
-def test_close_leaves_no_file_open(path: Path) -> None:
+async def test_close_leaves_no_file_open(path: Path) -> None:
     def opened_files() -> list[str]:
         links = (link for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
         return sorted(str(link.readlink()) for link in links if path.parent in link.resolve().parents)
 
-    async def go() -> list[str]:
-        with opened(path):
-            return await asyncio.to_thread(opened_files)
-
-    assert [Path(name).name for name in asyncio.run(go())] == ["journal.index", "journal.jsonl"]
+    with opened(path):
+        found = await asyncio.to_thread(opened_files)
+    assert [Path(name).name for name in found] == ["journal.index", "journal.jsonl"]
     assert opened_files() == []
 
 
-def test_append_to_a_journal_that_was_deleted_says_so(path: Path) -> None:
-    async def go() -> str:
-        with opened(path) as journal:
-            await journal.append([note("before")])
-            await asyncio.to_thread(path.unlink)
-            return await refused(journal.append([note("lost")]))
-
-    assert asyncio.run(go()) == (
-        f"{path} was deleted while the run was recorded in it, so the run ends here; begin another one"
-    )
+async def test_append_to_a_journal_that_was_deleted_says_so(path: Path) -> None:
+    with opened(path) as journal:
+        await journal.append([note("before")])
+        await asyncio.to_thread(path.unlink)
+        found = await refused(journal.append([note("lost")]))
+    assert found == (f"{path} was deleted while the run was recorded in it, so the run ends here; begin another one")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
@@ -340,6 +318,7 @@ def test_index_that_cannot_be_written_does_not_stop_the_journal(path: Path, monk
 FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
+from koderz.testing import a_plan
 from tests.tracker import builders
 from koderz_tracker.errors import StorageError
 from koderz_tracker.tracker import Tracker
@@ -348,7 +327,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 
 async def main():
-    with Tracker.create(Path(sys.argv[1]), builders.RUN, builders.plan()) as tracker:
+    with Tracker.create(Path(sys.argv[1]), builders.RUN, a_plan()) as tracker:
         kept = 0
         try:
             for number in range(1000):
@@ -373,12 +352,9 @@ def test_append_on_a_real_full_disk_keeps_acknowledged_lines(tmp_path: Path) -> 
     assert [line["call"] for line in lines if line["kind"] == "call"] == list(range(kept))
 
 
-def test_append_of_an_unserializable_record_fails_alone(path: Path) -> None:
-    async def go() -> None:
-        with opened(path) as journal:
-            with pytest.raises(JournalError, match="a finished can't be written down"):
-                await journal.append([note("half"), Finished(status="\ud800")])
-            await journal.append([note("next")])
-
-    asyncio.run(go())
+async def test_append_of_an_unserializable_record_fails_alone(path: Path) -> None:
+    with opened(path) as journal:
+        with pytest.raises(JournalError, match="a finished can't be written down"):
+            await journal.append([note("half"), Finished(status="\ud800")])
+        await journal.append([note("next")])
     assert names(path) == ["next"]

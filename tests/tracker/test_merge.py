@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.journal import NAME
 from koderz_tracker.merge import ConflictError, foreign_runs, merge_run
@@ -16,11 +17,11 @@ from koderz_tracker.runs import lock_run
 from koderz_tracker.stories import Stories
 from koderz_tracker.summary import summarize
 from koderz_tracker.tracker import Tracker
-from tests.tracker.builders import RUN, call, judged, plan, recorded
+from tests.tracker.builders import RUN, call, judged
 
 
 def a_run(results: Path, *records: Record) -> Path:
-    return asyncio.run(recorded(results, *records))
+    return a_journal(results, *records)
 
 
 def append(folder: Path, *records: Record) -> None:
@@ -117,9 +118,9 @@ def test_imports_at_once_end_as_one_set_of_runs(tmp_path: Path) -> None:
     for machine in range(3):
         for number in range(4):
             run_id = f"bench_{number:08x}_20260131_12000{number}"
-            of = plan(run_id=run_id, time="2026-01-31T12:00:00.000000")
+            of = a_plan(run_id=run_id, time="2026-01-31T12:00:00.000000")
             results = tmp_path / f"machine-{machine}"
-            folder = asyncio.run(recorded(results, of=of))
+            folder = a_journal(results, plan=of)
             folders.append(folder)
 
     with ThreadPoolExecutor(6) as pool:

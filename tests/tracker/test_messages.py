@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from koderz.testing import a_journal
 from koderz_tracker.messages import letters_of, share_messages
 from koderz_tracker.records import Call, encode
 from koderz_tracker.stories import Stories
@@ -44,7 +44,7 @@ def test_messages_of_a_hundred_turns_take_little_room() -> None:
 def test_messages_are_read_back_whole(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": [{"type": "text", "text": f"{number} " * 400}]} for number in range(10)]
     call = _call(1, turns)
-    folder = asyncio.run(builders.recorded(tmp_path, call, builders.judged(0)))
+    folder = a_journal(tmp_path, call, builders.judged(0))
     stories = Stories(folder)
     stories.refresh()
     found = next(record for record in stories.of(call.experiment_id) if isinstance(record, Call))

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from koderz.testing import a_plan
 from koderz_tracker.blobs import BLOB_BYTES
 from koderz_tracker.journal import NAME
 from koderz_tracker.privacy import Privacy
@@ -24,7 +25,7 @@ def run_of(tmp_path: Path, *calls: Call, privacy: Privacy | None = None) -> Path
     """A run that has ended, with these calls."""
 
     async def go() -> Path:
-        plan = builders.plan()
+        plan = a_plan()
         with Tracker.create(tmp_path, plan.run_id or "", plan) as tracker:
             tracker.privacy = privacy
             await tracker.record(*calls)

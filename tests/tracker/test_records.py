@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koderz.testing import a_plan
 from koderz_tracker.errors import JournalError
 from koderz_tracker.records import (
     KINDS,
@@ -35,7 +36,7 @@ from koderz_tracker.records import (
 from tests.tracker import builders
 
 ONE_OF_EACH: tuple[Record, ...] = (
-    builders.plan(),
+    a_plan(),
     LongMessage(digest="ab" * 32, role="user", content="long"),
     builders.call(0, sampling={"temperature": 0.5}, adapted=["temperature dropped"], reasoning="hm"),
     builders.attempt(0, program="def f(): ...", metrics={"cpu": 0.5}, score=0.25),
@@ -187,4 +188,4 @@ def test_times_are_local_with_microseconds_and_without_an_offset() -> None:
     [({}, 3), ({"solvers": ("zero-shot", "iterative")}, 6), ({"samples": 5}, 15), ({"tasks": 0}, 0)],
 )
 def test_plan_counts_its_experiments(more: dict[str, Any], planned: int) -> None:
-    assert builders.plan(**more).planned == planned
+    assert a_plan(**more).planned == planned

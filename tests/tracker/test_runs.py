@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.errors import JournalError, KoderzError
 from koderz_tracker.files import write_whole
 from koderz_tracker.journal import NAME
@@ -29,7 +29,7 @@ def results(tmp_path: Path) -> Path:
     """Three runs, a single experiment, and what else may lie about."""
     results = tmp_path / "results"
     for name in (NEW, OLD, MIDDLE, "exp_00000000000000ab"):
-        create_run(results, name, builders.plan(run_id=name))[1].release()
+        create_run(results, name, a_plan(run_id=name))[1].release()
         (results / f"{name}.json").write_text("{}")
     (results / "mlflow").mkdir()
     (results / "bench_cd000000_20270101_000000").mkdir()  # no journal in it
@@ -38,7 +38,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_run_folder_appears_with_its_plan(tmp_path: Path) -> None:
-    folder, lock = create_run(tmp_path / "deep" / "results", builders.RUN, builders.plan())
+    folder, lock = create_run(tmp_path / "deep" / "results", builders.RUN, a_plan())
 
     lock.release()
     assert [path.name for path in folder.parent.iterdir()] == [builders.RUN]
@@ -49,7 +49,7 @@ def test_run_that_cannot_be_made_leaves_nothing_and_names_the_option(tmp_path: P
     (tmp_path / "file").write_text("")
 
     with pytest.raises(KoderzError, match="choose another with --results"):
-        create_run(tmp_path / "file", builders.RUN, builders.plan())
+        create_run(tmp_path / "file", builders.RUN, a_plan())
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -57,7 +57,7 @@ def test_run_never_replaces_another(results: Path) -> None:
     before = (results / OLD / NAME).read_bytes()
 
     with pytest.raises(KoderzError, match="can't be written"):
-        create_run(results, OLD, builders.plan(tasks=1))
+        create_run(results, OLD, a_plan(tasks=1))
     assert (results / OLD / NAME).read_bytes() == before
     assert not list(results.glob(f".{OLD}.*"))
 
@@ -172,37 +172,31 @@ def test_run_lock_of_an_unwritable_folder_is_not_guessed(tmp_path: Path) -> None
         is_locked(tmp_path)
 
 
-def test_run_lock_excludes_trackers_of_one_process(tmp_path: Path) -> None:
-    async def go() -> None:
-        folder = tmp_path / builders.RUN
-        with (
-            Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker,
-            pytest.raises(KoderzError, match="another koderz process"),
-        ):
-            Tracker.reopen(folder)
-        assert tracker.folder == folder
-        with Tracker.reopen(folder):
-            assert is_locked(folder)
-        assert not is_locked(folder)
-
-    asyncio.run(go())
+async def test_run_lock_excludes_trackers_of_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / builders.RUN
+    with (
+        Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker,
+        pytest.raises(KoderzError, match="another koderz process"),
+    ):
+        Tracker.reopen(folder)
+    assert tracker.folder == folder
+    with Tracker.reopen(folder):
+        assert is_locked(folder)
+    assert not is_locked(folder)
 
 
-def test_run_lock_is_not_held_on_an_unreadable_journal(tmp_path: Path) -> None:
-    async def go() -> Path:
-        folder = await builders.recorded(tmp_path, builders.judged(0), builders.judged(1))
-        path = folder / NAME
-        path.write_bytes(b"#" + path.read_bytes())
-        with pytest.raises(JournalError):
-            Tracker.reopen(folder)
-        return folder
-
-    assert not is_locked(asyncio.run(go()))
+async def test_run_lock_is_not_held_on_an_unreadable_journal(tmp_path: Path) -> None:
+    folder = a_journal(tmp_path, builders.judged(0), builders.judged(1))
+    path = folder / NAME
+    path.write_bytes(b"#" + path.read_bytes())
+    with pytest.raises(JournalError):
+        Tracker.reopen(folder)
+    assert not is_locked(folder)
 
 
 @pytest.mark.parametrize("name", ["journal.index", "journal.jsonl", "lock", ".json.lock", "blobs", "files/mine.py"])
 def test_run_folder_links_are_refused_and_targets_left_alone(tmp_path: Path, name: str) -> None:
-    folder, lock = create_run(tmp_path / "results", builders.RUN, builders.plan())
+    folder, lock = create_run(tmp_path / "results", builders.RUN, a_plan())
     lock.release()
     link, target = folder / name, tmp_path / "target"
     target.write_bytes((folder / NAME).read_bytes())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.records import Decision, Finished
@@ -21,13 +21,13 @@ ORDER = [f"T/{task}" for task in (4, 2, 0, 5, 1, 3)]
 def stopped(results: Path, *extra: str) -> Summary:
     """A run of which four tasks were asked, T/4, T/2, T/0 and T/1, and three of them follow on each other."""
     about = UntilDecided(arm="zero-shot", order=ORDER)
-    plan = builders.plan(6, solvers=ARMS, until_decided=about, compared=ARMS, parts=extra)
+    plan = a_plan(6, arms=ARMS, until_decided=about, compared=ARMS, parts=extra)
     ended = [builders.judged(task, arm == "iterative", solver=arm) for arm in ARMS for task in (4, 2, 0, 1)]
     decision = Decision(
         outcome="shown", a="zero-shot", b="iterative", tasks=3, planned=6, a_mean=0, b_mean=100, difference=100,
         interval=(1, 100), interval_method="betting", e_value=21, alpha=0.05,
     )  # fmt: skip
-    return summarize(asyncio.run(builders.recorded(results, *ended, decision, Finished(status="decided"), of=plan)))
+    return summarize(a_journal(results, *ended, decision, Finished(status="decided"), plan=plan))
 
 
 def test_stopped_run_has_confidence_sequences_along_its_order(tmp_path: Path) -> None:

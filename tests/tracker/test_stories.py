@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from koderz.testing import a_journal
 from koderz_tracker.records import Call
 from koderz_tracker.stories import Stories
 from koderz_tracker.tracker import Tracker
-from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, judged
 
 LONG = "a long question " * 1000
@@ -20,7 +19,7 @@ def test_story_of_an_experiment_is_ordered_and_whole(tmp_path: Path) -> None:
     large = "x" * (3 << 20)
     first = replace(call(0), messages=[{"role": "user", "content": LONG}], reply=large)
     second = replace(call(1), messages=[{"role": "user", "content": LONG}])
-    folder = asyncio.run(builders.recorded(tmp_path, first, second, attempt(0), judged(0, True)))
+    folder = a_journal(tmp_path, first, second, attempt(0), judged(0, True))
     stories = Stories(folder)
     stories.refresh()
     story = stories.of(experiment_id(0))
@@ -31,24 +30,21 @@ def test_story_of_an_experiment_is_ordered_and_whole(tmp_path: Path) -> None:
     assert asked.reply == large
 
 
-def test_story_follows_an_unfinished_run(tmp_path: Path) -> None:
-    async def go() -> None:
-        folder = await builders.recorded(tmp_path, call(0))
-        stories = Stories(folder)
-        assert [entry.kind for entry in stories.refresh()] == ["plan", "call"]
-        with Tracker.reopen(folder) as tracker:
-            await tracker.record(attempt(0))
-            assert [entry.kind for entry in stories.refresh()] == ["attempt"]
-            assert stories.refresh() == []
-            await tracker.record(judged(0, True))
-            assert [entry.kind for entry in stories.refresh()] == ["experiment"]
-        assert [record.kind for record in stories.of(experiment_id(0))] == ["call", "attempt", "experiment"]
-
-    asyncio.run(go())
+async def test_story_follows_an_unfinished_run(tmp_path: Path) -> None:
+    folder = a_journal(tmp_path, call(0))
+    stories = Stories(folder)
+    assert [entry.kind for entry in stories.refresh()] == ["plan", "call"]
+    with Tracker.reopen(folder) as tracker:
+        await tracker.record(attempt(0))
+        assert [entry.kind for entry in stories.refresh()] == ["attempt"]
+        assert stories.refresh() == []
+        await tracker.record(judged(0, True))
+        assert [entry.kind for entry in stories.refresh()] == ["experiment"]
+    assert [record.kind for record in stories.of(experiment_id(0))] == ["call", "attempt", "experiment"]
 
 
 def test_story_of_an_unknown_experiment_is_none(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, call(0)))
+    folder = a_journal(tmp_path, call(0))
     stories = Stories(folder)
     stories.refresh()
     assert stories.of(experiment_id(7)) == []

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.errors import JournalError
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
@@ -24,21 +25,20 @@ from koderz_tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass
 from koderz_tracker.records import Fault, Finished, Measure, Plan, Record, Resumed
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.summary import Summary, figures, summarize
-from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 
 BOTH = ("zero-shot", "iterative")
 
 
 def summary_of(tmp_path: Path, *records: Record, of: Plan | None = None) -> Summary:
-    return summarize(asyncio.run(builders.recorded(tmp_path, *records, of=of)))
+    return summarize(a_journal(tmp_path, *records, plan=of))
 
 
 # The contract
 
 
 def test_results_hold_what_was_judged_and_nothing_else(tmp_path: Path) -> None:
-    found = summary_of(tmp_path, judged(0, True), judged(1, False), fault(2), call(3), of=builders.plan(5))
+    found = summary_of(tmp_path, judged(0, True), judged(1, False), fault(2), call(3), of=a_plan(5))
 
     assert [(r.problem_id, r.success) for r in found.results] == [("T/0", True), ("T/1", False)]
     assert (found.summary.total_problems, found.summary.successes, found.summary.success_rate) == (2, 1, 50.0)
@@ -60,7 +60,7 @@ def test_totals_are_those_of_the_results_whatever_happened(
         elif outcome != "none":
             records.append(judged(task, outcome == "pass", cost=paid))
 
-    found = summary_of(tmp_path_factory.mktemp("run"), *records, of=builders.plan(8))
+    found = summary_of(tmp_path_factory.mktemp("run"), *records, of=a_plan(8))
 
     total, passes = found.summary, outcomes.count("pass")
     assert len(found.results) == total.total_problems == passes + outcomes.count("fail")
@@ -78,12 +78,12 @@ def test_parts_are_of_no_fault_on_tasks_that_stand_apart(tmp_path: Path, monkeyp
         return {}
 
     monkeypatch.setattr("koderz_tracker.summary.parts_of", parts_of)
-    found = summary_of(tmp_path, fault(0), fault(5), of=builders.plan(6, apart=["T/5"], parts=["own"]))
+    found = summary_of(tmp_path, fault(0), fault(5), of=a_plan(6, apart=["T/5"], parts=["own"]))
     assert (given, len(found.faults)) == (["T/0"], 2)
 
 
 def test_answers_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
-    results = summary_of(tmp_path, *(judged(task) for task in range(4)), of=builders.plan(4)).results
+    results = summary_of(tmp_path, *(judged(task) for task in range(4)), of=a_plan(4)).results
     assert figures(results).unread is None
 
     answered = [
@@ -96,7 +96,7 @@ def test_answers_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
 
 def test_results_come_in_the_order_of_the_plan_sample_by_sample(tmp_path: Path) -> None:
     pairs = [(2, 1), (0, 0), (1, 1), (2, 0), (0, 1), (1, 0)]
-    found = summary_of(tmp_path, *(judged(task, sample=s) for task, s in pairs), of=builders.plan(3, samples=2))
+    found = summary_of(tmp_path, *(judged(task, sample=s) for task, s in pairs), of=a_plan(3, samples=2))
 
     assert [(r.problem_id, r.sample) for r in found.results] == [
         ("T/0", 0),
@@ -126,7 +126,7 @@ def test_fault_has_its_reason_and_cost(tmp_path: Path) -> None:
 
 
 def test_rate_with_faults_has_bounds(tmp_path: Path) -> None:
-    tasks = builders.plan(6, solvers=BOTH, apart=["T/5"])
+    tasks = a_plan(6, arms=BOTH, apart=["T/5"])
     judged_of_both = [judged(0), judged(1, False), judged(0, solver="iterative"), judged(1, solver="iterative")]
     summary = summary_of(tmp_path, *judged_of_both, fault(2), fault(3), fault(5), of=tasks)
 
@@ -155,7 +155,7 @@ def test_result_has_the_fields_of_its_experiment(tmp_path: Path) -> None:
 def test_arm_has_mean_score_and_metrics(tmp_path: Path) -> None:
     values = [0.1, 0.4, 0.4, 0.9]
     records = [judged(task, score=score, metrics={"exact": float(task > 0)}) for task, score in enumerate(values)]
-    of = builders.plan(5, measures=[Measure(name="exact", direction="higher", two_valued=True)])
+    of = a_plan(5, measures=[Measure(name="exact", direction="higher", two_valued=True)])
     found = summary_of(tmp_path, *records, judged(4), of=of)
 
     means = found.summary.measures
@@ -170,7 +170,7 @@ def test_arm_has_mean_score_and_metrics(tmp_path: Path) -> None:
 def test_mean_of_ratios_is_geometric(tmp_path: Path) -> None:
     ratios = [0.5, 1.0, 2.0, 16.0]
     records = [judged(task, metrics={"speedup": ratio, "other": ratio}) for task, ratio in enumerate(ratios)]
-    of = builders.plan(4, measures=[Measure(name="speedup", direction="higher", unit=TIMES)])
+    of = a_plan(4, measures=[Measure(name="speedup", direction="higher", unit=TIMES)])
     means = summary_of(tmp_path, *records, of=of).summary.measures
     assert means["speedup"].mean == pytest.approx(2.0)
     low, high = means["speedup"].interval or (0.0, 0.0)
@@ -186,7 +186,7 @@ def test_metric_that_counts_one_is_no_rate(tmp_path: Path) -> None:
         Measure(name="share", direction="higher", unit="share"),
         Measure(name="exact", direction="higher", two_valued=True),
     ]
-    means = summary_of(tmp_path, *records, of=builders.plan(4, measures=declared)).summary.measures
+    means = summary_of(tmp_path, *records, of=a_plan(4, measures=declared)).summary.measures
     methods = [means[name].interval_method for name in ("failed", "share", "exact")]
     assert methods == [LOG_STUDENT, BETA, WILSON]
     undeclared = summary_of(tmp_path / "undeclared", *records).summary.measures
@@ -195,7 +195,7 @@ def test_metric_that_counts_one_is_no_rate(tmp_path: Path) -> None:
 
 def test_score_that_repeats_success_has_the_interval_of_the_rate(tmp_path: Path) -> None:
     records = [judged(task, task > 0, score=float(task > 0)) for task in range(5)]
-    found = summary_of(tmp_path, *records, of=builders.plan(5)).summary
+    found = summary_of(tmp_path, *records, of=a_plan(5)).summary
     (low, high), score = found.success_rate_interval or (0, 0), found.measures["score"]
     assert score.interval == pytest.approx((low / 100, high / 100))
     assert score.interval_method == found.success_rate_interval_method == WILSON
@@ -249,7 +249,7 @@ def test_duration_leaves_pauses_out(tmp_path: Path) -> None:
         Finished(time=at(104), status="stopped"),
         Resumed(time=at(600)),
         Finished(time=at(600.25), status="complete"),
-        of=builders.plan(time=at(0)),
+        of=a_plan(time=at(0)),
     )
 
     assert found.duration_seconds == 5.5 + 4 + 0.25
@@ -258,7 +258,7 @@ def test_duration_leaves_pauses_out(tmp_path: Path) -> None:
 
 def test_duration_survives_a_clock_set_back(tmp_path: Path) -> None:
     found = summary_of(
-        tmp_path, judged(0, time=at(10)), Resumed(time=at(20)), judged(1, time=at(25)), of=builders.plan(time=at(60))
+        tmp_path, judged(0, time=at(10)), Resumed(time=at(20)), judged(1, time=at(25)), of=a_plan(time=at(60))
     )
 
     assert found.duration_seconds == 5.0
@@ -298,7 +298,7 @@ def test_comparison_uses_tasks_judged_in_both_arms(tmp_path: Path) -> None:
         judged(3, True, solver="iterative", cost=9),
         fault(4, solver="iterative"),
     ]
-    found = summary_of(tmp_path, *zero, *iterative, of=builders.plan(5, solvers=BOTH))
+    found = summary_of(tmp_path, *zero, *iterative, of=a_plan(5, arms=BOTH))
 
     comparison = found.comparison
     assert comparison is not None
@@ -317,14 +317,14 @@ def test_comparison_uses_tasks_judged_in_both_arms(tmp_path: Path) -> None:
 def test_samples_are_compared_one_with_its_like(tmp_path: Path) -> None:
     records = [judged(0, s == 0, sample=s) for s in range(2)]
     records += [judged(0, s == 1, sample=s, solver="iterative") for s in range(2)]
-    found = summary_of(tmp_path, *records, of=builders.plan(1, solvers=BOTH, samples=2))
+    found = summary_of(tmp_path, *records, of=a_plan(1, arms=BOTH, samples=2))
 
     assert found.comparison is not None
     assert (found.comparison.problems, found.comparison.only_zero_shot, found.comparison.only_iterative) == (2, 1, 1)
 
 
 def test_comparison_without_common_tasks_has_no_improvement(tmp_path: Path) -> None:
-    found = summary_of(tmp_path, judged(0), of=builders.plan(2, solvers=BOTH))
+    found = summary_of(tmp_path, judged(0), of=a_plan(2, arms=BOTH))
 
     assert found.comparison is not None
     assert (found.comparison.problems, found.comparison.cost_difference) == (0, 0)
@@ -340,7 +340,7 @@ def test_comparison_needs_two_solvers(tmp_path: Path) -> None:
 
 def test_summary_bytes_depend_on_the_journal_alone(tmp_path: Path) -> None:
     records: list[Record] = [call(0), attempt(0), judged(0), fault(1), Finished(status="incomplete")]
-    folder = asyncio.run(builders.recorded(tmp_path, *records))
+    folder = a_journal(tmp_path, *records)
     first = b"".join(encode_summary(summarize(folder)))
     (tmp_path / "moved").mkdir()
     copy = tmp_path / "moved" / "elsewhere"
@@ -354,7 +354,7 @@ def test_summary_bytes_depend_on_the_journal_alone(tmp_path: Path) -> None:
 
 
 def test_summary_of_an_unfinished_run(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0), judged(1, False)))
+    folder = a_journal(tmp_path, judged(0), judged(1, False))
     whole = (folder / NAME).read_bytes()
     for cut in range(whole.rindex(b"\n", 0, -1) + 1, len(whole), 9):
         (folder / NAME).write_bytes(whole[:cut])
@@ -362,7 +362,7 @@ def test_summary_of_an_unfinished_run(tmp_path: Path) -> None:
 
 
 def test_kinds_that_are_not_known_are_left_out(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     with (folder / NAME).open("ab") as file:
         file.write(b'{"kind":"artifact","time":"2030-01-01T00:00:00.000000","cost":3}\n')
     asyncio.run(_append(folder, judged(1), Finished(status="complete")))
@@ -373,7 +373,7 @@ def test_kinds_that_are_not_known_are_left_out(tmp_path: Path) -> None:
 
 
 def test_summary_leaves_out_a_last_line_of_unknown_kind(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0), Finished(status="complete")))
+    folder = a_journal(tmp_path, judged(0), Finished(status="complete"))
     with (folder / NAME).open("ab") as file:
         file.write(b'{"kind":"artifact","time":"2030-01-01T00:00:00.000000"}\n')
 
@@ -381,7 +381,7 @@ def test_summary_leaves_out_a_last_line_of_unknown_kind(tmp_path: Path) -> None:
 
 
 def test_plan_that_is_lost_names_file_and_byte(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     (folder / NAME).write_bytes(b"\0" + (folder / NAME).read_bytes())
 
     with pytest.raises(JournalError, match=rf"{folder / NAME}: byte 0: it doesn't begin with a plan"):
@@ -389,7 +389,7 @@ def test_plan_that_is_lost_names_file_and_byte(tmp_path: Path) -> None:
 
 
 def test_lines_before_the_plan_are_left_out(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     before = summarize(folder)
     (folder / NAME).write_bytes(b"somebody else's\n" + (folder / NAME).read_bytes())
 
@@ -441,7 +441,7 @@ def test_figures_of_nothing_are_costs_of_zero_and_no_averages() -> None:
 
 
 def test_interval_of_single_samples_is_wilsons_in_per_cent(tmp_path: Path) -> None:
-    found = summary_of(tmp_path, *(judged(task, task < 8) for task in range(10)), of=builders.plan(10)).summary
+    found = summary_of(tmp_path, *(judged(task, task < 8) for task in range(10)), of=a_plan(10)).summary
 
     assert found.success_rate_interval == pytest.approx((49.02, 94.33), abs=5e-3)
 
@@ -450,7 +450,7 @@ def results_of(tmp_path: Path, *tasks: str) -> Any:
     """Results by tasks, each a word of samples: `+-` passed once and failed once."""
     samples = max(map(len, tasks))
     records = [judged(i, mark == "+", sample=s) for i, word in enumerate(tasks) for s, mark in enumerate(word)]
-    return summary_of(tmp_path, *records, of=builders.plan(len(tasks), samples=samples)).summary
+    return summary_of(tmp_path, *records, of=a_plan(len(tasks), samples=samples)).summary
 
 
 def test_samples_of_one_task_count_as_a_cluster(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker import files
 from koderz_tracker.errors import KoderzError, StorageError
 from koderz_tracker.index import experiment_number
@@ -28,7 +29,7 @@ def tally(tracker: Tracker) -> dict[str, Any]:
 
 def reopened(tmp_path: Path, *records: Record, look: Callable[[Tracker], Any]) -> Any:
     async def go() -> Any:
-        folder = await builders.recorded(tmp_path, *records)
+        folder = a_journal(tmp_path, *records)
         with Tracker.reopen(folder) as tracker:
             return look(tracker)
 
@@ -50,18 +51,15 @@ HISTORY = (
 """A pass, a failure, a fault, and one that never ended."""
 
 
-def test_tracker_counts_while_it_records(tmp_path: Path) -> None:
-    async def go() -> list[dict[str, Any]]:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
-            found = [tally(tracker)]
-            for record in (call(0), judged(0, True), judged(1, False), fault(2), judged(2, True)):
-                await tracker.record(record)
-                found.append(tally(tracker))
-            return found
-
+async def test_tracker_counts_while_it_records(tmp_path: Path) -> None:
     zero = {"judged": 0, "passed": 0, "faults": 0, "calls": 0, "cost": 0.0}
     asked = zero | {"calls": 1, "cost": 0.25}
-    assert asyncio.run(go()) == [
+    with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
+        found = [tally(tracker)]
+        for record in (call(0), judged(0, True), judged(1, False), fault(2), judged(2, True)):
+            await tracker.record(record)
+            found.append(tally(tracker))
+    assert found == [
         zero,
         asked,
         asked | {"judged": 1, "passed": 1},
@@ -113,19 +111,16 @@ def test_resume_modes_choose_their_experiments(tmp_path: Path, choice: dict[str,
     assert (counted["calls"], counted["cost"]) == (4, 1.0)  # what was paid stays paid
 
 
-def test_tracker_counts_an_experiment_that_ended_again_once(tmp_path: Path) -> None:
-    async def go() -> dict[str, Any]:
-        folder = await builders.recorded(tmp_path, *HISTORY)
-        with Tracker.reopen(folder) as tracker:
-            tracker.select(faults=True, judged=True)
-            for record in (judged(0, False), judged(1, True), judged(2, True), judged(3, True)):
-                await tracker.record(record)
-            live = tally(tracker)
-        with Tracker.reopen(folder) as tracker:
-            assert tally(tracker) == live
-        return live
-
-    assert asyncio.run(go()) == {"judged": 4, "passed": 3, "faults": 0, "calls": 4, "cost": 1.0}
+async def test_tracker_counts_an_experiment_that_ended_again_once(tmp_path: Path) -> None:
+    folder = a_journal(tmp_path, *HISTORY)
+    with Tracker.reopen(folder) as tracker:
+        tracker.select(faults=True, judged=True)
+        for record in (judged(0, False), judged(1, True), judged(2, True), judged(3, True)):
+            await tracker.record(record)
+        live = tally(tracker)
+    with Tracker.reopen(folder) as tracker:
+        assert tally(tracker) == live
+    assert live == {"judged": 4, "passed": 3, "faults": 0, "calls": 4, "cost": 1.0}
 
 
 def test_recorded_lines_of_an_experiment_come_in_order(tmp_path: Path) -> None:
@@ -148,27 +143,21 @@ def test_recorded_lines_of_an_experiment_come_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_recorded_lines_of_a_new_run_are_none(tmp_path: Path) -> None:
-    async def go() -> None:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
-            await tracker.record(call(0))
-            assert tracker.recorded(experiment_id(0)) == []
-            assert experiment_number(experiment_id(0)) not in tracker.tally.ended
-
-    asyncio.run(go())
+async def test_recorded_lines_of_a_new_run_are_none(tmp_path: Path) -> None:
+    with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
+        await tracker.record(call(0))
+        assert tracker.recorded(experiment_id(0)) == []
+        assert experiment_number(experiment_id(0)) not in tracker.tally.ended
 
 
-def test_sessions_and_their_ends_are_on_record(tmp_path: Path) -> None:
-    async def go() -> Path:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
-            await tracker.finish("stopped", "the cap")
-        with Tracker.reopen(tracker.folder) as tracker:
-            tracker.select()
-            await tracker.begin_session("retry", {"concurrency": 3})
-            await tracker.finish("complete")
-        return tracker.folder
-
-    found = [decode(line) for line in (asyncio.run(go()) / NAME).read_bytes().splitlines()]
+async def test_sessions_and_their_ends_are_on_record(tmp_path: Path) -> None:
+    with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
+        await tracker.finish("stopped", "the cap")
+    with Tracker.reopen(tracker.folder) as tracker:
+        tracker.select()
+        await tracker.begin_session("retry", {"concurrency": 3})
+        await tracker.finish("complete")
+    found = [decode(line) for line in (tracker.folder / NAME).read_bytes().splitlines()]
     assert [record.kind for record in found if record] == ["plan", "finished", "resumed", "finished"]
     assert isinstance(found[1], Finished)
     assert isinstance(found[2], Resumed)
@@ -176,48 +165,40 @@ def test_sessions_and_their_ends_are_on_record(tmp_path: Path) -> None:
     assert (found[2].how, found[2].config) == ("retry", {"concurrency": 3})
 
 
-def test_records_that_are_handed_over_together_stay_together(tmp_path: Path) -> None:
-    async def go() -> Path:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
-            await asyncio.gather(*(tracker.record(attempt(task), judged(task)) for task in range(3)))
-        return tracker.folder
-
-    found = [decode(line) for line in (asyncio.run(go()) / NAME).read_bytes().splitlines()]
+async def test_records_that_are_handed_over_together_stay_together(tmp_path: Path) -> None:
+    with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
+        await asyncio.gather(*(tracker.record(attempt(task), judged(task)) for task in range(3)))
+    found = [decode(line) for line in (tracker.folder / NAME).read_bytes().splitlines()]
     assert [record.kind for record in found if record] == ["plan", *["attempt", "experiment"] * 3]
 
 
-def test_tracker_does_not_count_refused_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tracker_does_not_count_refused_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def go() -> dict[str, Any]:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
-            await tracker.record(judged(0))
-            monkeypatch.setattr(os, "write", full)
-            with pytest.raises(StorageError, match="is full"):
-                await tracker.record(call(1), judged(1))
-            monkeypatch.undo()
-            return tally(tracker)
-
-    assert asyncio.run(go()) == {"judged": 1, "passed": 1, "faults": 0, "calls": 0, "cost": 0.0}
+    with Tracker.create(tmp_path, builders.RUN, a_plan()) as tracker:
+        await tracker.record(judged(0))
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StorageError, match="is full"):
+            await tracker.record(call(1), judged(1))
+        monkeypatch.undo()
+        found = tally(tracker)
+    assert found == {"judged": 1, "passed": 1, "faults": 0, "calls": 0, "cost": 0.0}
 
 
-def test_tracker_locks_a_new_run_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tracker_locks_a_new_run_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     folder = tmp_path / builders.RUN
     monkeypatch.setattr(files, "sync_folder", lambda _: seen.append(is_locked(folder)) if folder.exists() else None)
 
-    async def go() -> None:
-        with Tracker.create(tmp_path, builders.RUN, builders.plan()):
-            seen.append(is_locked(folder))
-
-    asyncio.run(go())
+    with Tracker.create(tmp_path, builders.RUN, a_plan()):
+        seen.append(is_locked(folder))
     assert seen == [True, True]
     assert not is_locked(folder)
 
 
 def test_tracker_refuses_an_unwritable_journal_without_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     original = os.open
 
     def read_only(path: Any, flags: int, *mode: int, **more: Any) -> int:

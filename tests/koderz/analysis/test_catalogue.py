@@ -13,17 +13,18 @@ import pytest
 
 from koderz.analysis.catalogue import INDEX, chosen, load_catalogue, ordered
 from koderz.analysis.rows import RunRow
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.tracker import Tracker
 from tests.koderz.analysis import builders
-from tests.tracker.builders import call, fault, judged, plan, recorded
+from tests.tracker.builders import call, fault, judged
 
 TWO = "bench_22222222_20260202_120000"
 
 
 def run(results: Path, *records: Record, of: Plan | None = None) -> Path:
-    folder = asyncio.run(recorded(results, *records, Finished(status="complete"), of=of))
+    folder = a_journal(results, *records, Finished(status="complete"), plan=of)
     write_summary(folder)
     return folder
 
@@ -33,7 +34,7 @@ def rows(results: Path) -> list[RunRow]:
 
 
 def test_run_has_its_rate_interval_cost_and_tags(tmp_path: Path) -> None:
-    of = plan(config={"local_model": "m", "suite": "humaneval", "tags": ["nightly", "v=2"]})
+    of = a_plan(config={"local_model": "m", "suite": "humaneval", "tags": ["nightly", "v=2"]})
     run(tmp_path, call(0), judged(0), call(1), judged(1, False), fault(2), of=of)
 
     (row,) = rows(tmp_path)
@@ -51,7 +52,7 @@ def test_run_has_its_rate_interval_cost_and_tags(tmp_path: Path) -> None:
 
 
 def test_arms_of_a_comparative_run_are_told_apart(tmp_path: Path) -> None:
-    of = plan(1, solvers=("zero-shot", "iterative"))
+    of = a_plan(1, arms=("zero-shot", "iterative"))
     run(tmp_path, judged(0, False), judged(0, True, solver="iterative"), of=of)
 
     (row,) = rows(tmp_path)
@@ -59,20 +60,18 @@ def test_arms_of_a_comparative_run_are_told_apart(tmp_path: Path) -> None:
     assert [(arm.solver, arm.rate) for arm in row.arms] == [("zero-shot", 0.0), ("iterative", 100.0)]
 
 
-def test_run_status_tells_running_from_killed(tmp_path: Path) -> None:
-    async def go() -> str:
-        with Tracker.create(tmp_path, "bench_0a1b2c3d_20260131_120000", plan()) as tracker:
-            await tracker.record(judged(0))
-            return rows(tmp_path)[0].status
-
-    assert asyncio.run(go()) == "running"
+async def test_run_status_tells_running_from_killed(tmp_path: Path) -> None:
+    with Tracker.create(tmp_path, "bench_0a1b2c3d_20260131_120000", a_plan()) as tracker:
+        await tracker.record(judged(0))
+        found = rows(tmp_path)[0].status
+    assert found == "running"
     (row,) = rows(tmp_path)
     assert (row.status, row.arms[0].judged, row.planned) == ("unfinished", 1, 3)
 
 
 def test_run_whose_lock_is_none_is_one_line_beside_the_others(tmp_path: Path) -> None:
-    folder = asyncio.run(recorded(tmp_path, judged(0), of=plan()))
-    asyncio.run(recorded(tmp_path, judged(0), of=plan(run_id=TWO)))
+    folder = a_journal(tmp_path, judged(0), plan=a_plan())
+    a_journal(tmp_path, judged(0), plan=a_plan(run_id=TWO))
     (folder / "lock").unlink(missing_ok=True)
     (folder / "lock").mkdir()
 
@@ -191,9 +190,9 @@ def test_runs_are_chosen_and_ordered(tmp_path: Path) -> None:
     run(
         tmp_path,
         judged(0),
-        of=plan(time="2026-01-31T12:00:00.000000", config={"local_model": "ollama/a", "tags": ["x"]}),
+        of=a_plan(time="2026-01-31T12:00:00.000000", config={"local_model": "ollama/a", "tags": ["x"]}),
     )
-    run(tmp_path, judged(0, False), judged(1, cost=2.0), of=plan(time="2026-02-02T12:00:00.000000", run_id=TWO))
+    run(tmp_path, judged(0, False), judged(1, cost=2.0), of=a_plan(time="2026-02-02T12:00:00.000000", run_id=TWO))
     found = rows(tmp_path)
 
     assert found[0].run_id == TWO

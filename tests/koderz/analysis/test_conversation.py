@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from koderz.analysis.story import Experiments, Story
 from koderz.cli.show import tell
 from koderz.models.clients import packed
 from koderz.systems.rollouts.screen import _record_lines
+from koderz.testing import a_journal
 from koderz_tracker.records import Call, Once
-from tests.tracker.builders import RUN, call, judged, recorded
+from tests.tracker.builders import RUN, call, judged
 
 COMMAND, OUTPUT = "pytest -q\necho \x1b[31mdone", "1 passed\x1b[31m"
 RULES = "You are an agent.\n" + "Be careful. " * 400
@@ -87,7 +87,7 @@ def calls(wire: str, output: str = OUTPUT) -> list[Call]:
 
 
 def story(results: Path, *records: Any) -> Story:
-    experiments = Experiments(asyncio.run(recorded(results, *records, judged(0))))
+    experiments = Experiments(a_journal(results, *records, judged(0)))
     return experiments.story(experiments.outcomes[0])
 
 

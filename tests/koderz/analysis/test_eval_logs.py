@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -16,9 +15,10 @@ from koderz.analysis.compare import compare_runs
 from koderz.analysis.formats import own_format, write_own
 from koderz.analysis.logs.files import unzipped
 from koderz.analysis.runs import load_run
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.measures import Headline, Measure
 from tests.koderz.analysis.test_conversation import COMMAND, OUTPUT, RULES, calls, each_wire
-from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
+from tests.tracker.builders import attempt, call, fault, judged
 
 READER = os.environ.get("KODERZ_INSPECT")
 """A Python that has inspect_ai, whose requirements are its own."""
@@ -65,7 +65,7 @@ def a_run(folder: Path, passed: list[bool], number: int = 0, **planned: Any) -> 
     """A run with one sample a task and a fault after them."""
     tasks = len(passed) + 1
     given = {"asked": [f"{task:012x}" for task in range(tasks)], **planned}
-    of = plan(tasks, run_id=f"bench_{number:08x}_20260131_120000", **given)
+    of = a_plan(tasks, run_id=f"bench_{number:08x}_20260131_120000", **given)
     lines = [
         record
         for task, success in enumerate(passed)
@@ -75,7 +75,7 @@ def a_run(folder: Path, passed: list[bool], number: int = 0, **planned: Any) -> 
             judged(task, success, duration_seconds=2.5, score=0.75, metrics={"wall": task / 2 + 3 * success}),
         )
     ]
-    return asyncio.run(recorded(folder, *lines, fault(len(passed)), of=of))
+    return a_journal(folder, *lines, fault(len(passed)), plan=of)
 
 
 A = [number % 3 != 0 for number in range(24)]
@@ -129,14 +129,14 @@ def test_log_of_a_simulated_model_says_so(tmp_path: Path) -> None:
 
 
 def test_log_of_a_run_that_goes_on_says_so(tmp_path: Path) -> None:
-    run = asyncio.run(recorded(tmp_path, judged(0), of=plan(3)))
+    run = a_journal(tmp_path, judged(0), plan=a_plan(3))
     (log,) = written(run, tmp_path / "logs")
     assert (load_run(log).status, load_run(log).planned) == ("unfinished", 3)
 
 
 @each_wire
 def test_messages_of_agents_are_in_inspects_form_on_every_wire(tmp_path: Path, wire: str) -> None:
-    run = asyncio.run(recorded(tmp_path, *calls(wire), judged(0)))
+    run = a_journal(tmp_path, *calls(wire), judged(0))
     (log,) = written(run, tmp_path / "logs")
     with unzipped(log) as archive:
         sample = archive.read("samples/T/0_epoch_1.json")
@@ -154,7 +154,7 @@ def test_messages_of_agents_are_in_inspects_form_on_every_wire(tmp_path: Path, w
 
 def test_arguments_that_are_no_json_are_kept_with_the_error(tmp_path: Path) -> None:
     cut = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"cmd": "l'}}
-    run = asyncio.run(recorded(tmp_path, structs.replace(call(0), tool_calls=[cut]), judged(0)))
+    run = a_journal(tmp_path, structs.replace(call(0), tool_calls=[cut]), judged(0))
     (log,) = written(run, tmp_path / "logs")
     with unzipped(log) as archive:
         (*_, message) = archive.read("samples/T/0_epoch_1.json")["messages"]
@@ -165,7 +165,7 @@ def test_arguments_that_are_no_json_are_kept_with_the_error(tmp_path: Path) -> N
 @pytest.mark.skipif(not READER and not os.environ.get("CI"), reason="KODERZ_INSPECT names no Python with inspect_ai")
 def test_inspect_reads_the_logs(tmp_path: Path) -> None:
     a, b = a_run(tmp_path, A, 1), a_run(tmp_path, B, 2)
-    agent = asyncio.run(recorded(tmp_path / "agent", *calls("messages"), judged(0), of=plan(1)))
+    agent = a_journal(tmp_path / "agent", *calls("messages"), judged(0), plan=a_plan(1))
     logs = [log for run in (a, b, agent) for log in written(run, tmp_path / f"logs of {run.parent.name} {run.name}")]
 
     done = subprocess.run([str(READER), "-c", READ, *map(str, logs)], capture_output=True, text=True, check=False)

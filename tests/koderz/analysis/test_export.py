@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
@@ -15,9 +14,10 @@ from msgspec.structs import replace
 
 from koderz.analysis.export import Format, export, format_of
 from koderz.errors import KoderzError
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Record, encode
-from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
+from tests.tracker.builders import attempt, call, fault, judged
 
 PROGRAM = "def f():\n    return 1\n"
 
@@ -32,7 +32,7 @@ def a_run(results: Path) -> Path:
         judged(1, False),
         fault(2, reason="+gone | <b>"),
     ]
-    return asyncio.run(recorded(results, *records, of=plan(config={"local_model": "m", "suite": "humaneval"})))
+    return a_journal(results, *records, plan=a_plan(config={"local_model": "m", "suite": "humaneval"}))
 
 
 def exported(folder: Path, format_: Format, **how: Any) -> bytes:
@@ -46,8 +46,8 @@ def a_comparative_run(results: Path, **config: Any) -> Path:
     records = [
         record for solver in both for record in (attempt(0, solver=solver, program=solver), judged(0, solver=solver))
     ]
-    of = plan(1, solvers=both, config={"local_model": "m", "suite": "mbpp+", **config}, environment={"cpu_scale": 1.5})
-    return asyncio.run(recorded(results, *records, of=of))
+    of = a_plan(1, arms=both, config={"local_model": "m", "suite": "mbpp+", **config}, environment={"cpu_scale": 1.5})
+    return a_journal(results, *records, plan=of)
 
 
 def rows_of_csv(data: bytes) -> list[dict[str, str]]:
@@ -100,7 +100,7 @@ def test_metrics_are_in_every_format(tmp_path: Path) -> None:
 
     metrics = {"f1": 0.5, "seconds": 2.0}
     records: list[Record] = [attempt(0, metrics=metrics), judged(0, metrics=metrics, score=0.5), fault(1)]
-    folder = asyncio.run(recorded(tmp_path, *records))
+    folder = a_journal(tmp_path, *records)
 
     for attempts in (False, True):
         (row, *_) = rows_of_csv(exported(folder, "csv", attempts=attempts))
@@ -144,9 +144,10 @@ def test_samples_of_several_arms_are_mixed_on_request_only(tmp_path: Path) -> No
 
 def test_samples_of_several_models_are_mixed_on_request_only(tmp_path: Path) -> None:
     of = [
-        plan(1, run_id=f"bench_0000000{i}_20260131_120000", config={"local_model": name}) for i, name in enumerate("ab")
+        a_plan(1, run_id=f"bench_0000000{i}_20260131_120000", config={"local_model": name})
+        for i, name in enumerate("ab")
     ]
-    folders = [asyncio.run(recorded(tmp_path, judged(0), of=each)) for each in of]
+    folders = [a_journal(tmp_path, judged(0), plan=each) for each in of]
 
     with pytest.raises(KoderzError, match="zero-shot of a, zero-shot of b"):
         export(folders, "jsonl", io.BytesIO())
@@ -192,7 +193,7 @@ def test_markdown_holds_nothing_that_steers_a_terminal(tmp_path: Path, attempts:
         replace(judged(0, False), cause=odd, note=odd, verdict=odd),
         replace(fault(1), reason=odd, cause=odd),
     ]
-    folder = asyncio.run(recorded(tmp_path, *records, of=plan(2)))
+    folder = a_journal(tmp_path, *records, plan=a_plan(2))
 
     text = exported(folder, "md", attempts=attempts).decode()
 
@@ -216,7 +217,7 @@ def test_memory_does_not_grow_with_the_programs(tmp_path: Path) -> None:
     records: list[Record] = []
     for task in range(150):
         records += [call(task), replace(attempt(task), program=f"{task}{program}"), judged(task, False)]
-    folder = asyncio.run(recorded(tmp_path, of=plan(150)))
+    folder = a_journal(tmp_path, plan=a_plan(150))
     with (folder / NAME).open("ab") as file:
         file.writelines(map(encode, records))
     tracemalloc.start()

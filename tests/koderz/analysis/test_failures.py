@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,15 @@ import pytest
 from koderz.analysis.failures import Cause, Failures, failures_of, unrecovered
 from koderz.analysis.pairs import Side
 from koderz.analysis.runs import load_run
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Record
 from tests.koderz.analysis import builders
 from tests.tracker import builders as journals
 
 
 def recorded(folder: Path, *records: Record) -> Failures:
-    plan = journals.plan(solvers=("iterative",))
-    return failures_of(Side(load_run(asyncio.run(journals.recorded(folder, *records, of=plan))), "iterative"))
+    plan = a_plan(arms=("iterative",))
+    return failures_of(Side(load_run(a_journal(folder, *records, plan=plan)), "iterative"))
 
 
 def attempt(task: int, number: int, cause: str) -> Record:

@@ -14,9 +14,10 @@ from koderz.analysis.history import _figure, history_of
 from koderz.models import Price
 from koderz.plans.estimate import Cells, Estimate, estimate
 from koderz.plans.plan import Plan
+from koderz.testing import FakeModel, a_model
 from koderz.types import Message, Sampling
 from koderz_tracker.sinks.json import write_summary
-from tests.koderz.world import Run, Scripted, bad, begun, good, planned
+from tests.koderz.world import Run, begun, planned
 
 PRICES = {"scripted": Price(1.0, 2.0), "frontier": Price(10.0, 20.0), "other": Price(1.0, 2.0)}
 ASKING: dict[str, Any] = {
@@ -28,19 +29,19 @@ ASKING: dict[str, Any] = {
 }
 
 
-def by_chance(seed: int) -> Scripted:
+def by_chance(seed: int) -> FakeModel:
     """A model that is right every third time."""
     rng = random.Random(seed)
 
     def reply(messages: Sequence[Message], sampling: Sampling) -> str:
-        return (good if rng.random() < 1 / 3 else bad)(messages, sampling)
+        return "GOOD" if rng.random() < 1 / 3 else "BAD"
 
-    return Scripted(reply)
+    return a_model(reply)
 
 
-async def ran(folder: Path, n: int, model: Scripted, **settings: Any) -> Run:
+async def ran(folder: Path, n: int, model: FakeModel, **settings: Any) -> Run:
     name = settings.get("local_model", "scripted")
-    run = await begun(await planned(folder, n, **settings), {name: model, "frontier": Scripted(bad)})
+    run = await begun(await planned(folder, n, **settings), {name: model, "frontier": a_model("BAD")})
     write_summary(run.folder)
     return run
 
@@ -99,7 +100,7 @@ def test_estimate_for_other_tasks_takes_earlier_averages(tmp_path: Path) -> None
 
 def test_estimate_uses_the_nearest_runs_and_says_so(tmp_path: Path) -> None:
     asking: dict[str, Any] = {"mode": "iterative", "max_iterations": 4}
-    asyncio.run(ran(tmp_path, 4, Scripted(bad), **asking))
+    asyncio.run(ran(tmp_path, 4, a_model("BAD"), **asking))
 
     other_model = guess(tmp_path, 4, **{**asking, "local_model": "other"})
     other_settings = guess(tmp_path, 4, **{**asking, "max_iterations": 5})
@@ -126,7 +127,7 @@ def test_estimate_for_a_new_model_takes_the_usual(tmp_path: Path) -> None:
 def test_runs_of_the_simulated_model_tell_nothing_of_another(tmp_path: Path) -> None:
     asking: dict[str, Any] = {"mode": "iterative", "max_iterations": 4}
     simulated = {**asking, "local_model": "simulated"}
-    asyncio.run(ran(tmp_path, 4, Scripted(bad), **simulated))
+    asyncio.run(ran(tmp_path, 4, a_model("BAD"), **simulated))
 
     assert "no run like this" in guess(tmp_path, 4, **asking).basis["iterative"]
     assert guess(tmp_path, 4, **simulated).basis["iterative"].startswith("by 4 experiments")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import koderz
 from koderz.analysis.runs import load_run, resolve
 from koderz.errors import KoderzError
+from koderz.testing import a_journal
 from koderz_tracker.runs import lock_run
 from koderz_tracker.sinks.json import write_summary
 from tests.koderz.analysis import builders
@@ -97,7 +97,7 @@ def test_bytes_that_are_no_text_are_no_summary(tmp_path: Path) -> None:
 
 
 def test_damaged_summary_beside_its_journal_can_be_written_again(tmp_path: Path) -> None:
-    folder = asyncio.run(journals.recorded(tmp_path))
+    folder = a_journal(tmp_path)
     folder.with_suffix(".json").write_text('{"results": ')
 
     with pytest.raises(KoderzError, match=f"koderz benchmark resume {folder.name}"):
@@ -105,7 +105,7 @@ def test_damaged_summary_beside_its_journal_can_be_written_again(tmp_path: Path)
 
 
 def test_run_without_a_summary_is_read_from_its_journal(tmp_path: Path) -> None:
-    folder = asyncio.run(journals.recorded(tmp_path, journals.judged(0), journals.judged(1, success=False)))
+    folder = a_journal(tmp_path, journals.judged(0), journals.judged(1, success=False))
 
     (killed,) = resolve(["latest"], tmp_path)
     with lock_run(folder):
@@ -118,7 +118,7 @@ def test_run_without_a_summary_is_read_from_its_journal(tmp_path: Path) -> None:
 
 
 def test_newer_journal_wins_over_its_summary(tmp_path: Path) -> None:
-    folder = asyncio.run(journals.recorded(tmp_path, journals.judged(0)))
+    folder = a_journal(tmp_path, journals.judged(0))
     path, _ = write_summary(folder)
     assert load_run(folder).path == path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,16 @@ from msgspec.structs import replace
 from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
 from koderz.cli.show import tell
 from koderz.errors import KoderzError
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Cell, Experiment, Record
-from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
+from tests.tracker.builders import attempt, call, fault, judged
 
 ASKED = [{"role": "user", "content": "write it"}]
 AGAIN = [*ASKED, {"role": "assistant", "content": "reply 1"}, {"role": "user", "content": "it failed"}]
 
 
 def stories(results: Path, *records: Record) -> list[Story]:
-    experiments = Experiments(asyncio.run(recorded(results, *records)))
+    experiments = Experiments(a_journal(results, *records))
     return [experiments.story(outcome) for outcome in experiments.outcomes]
 
 
@@ -73,7 +73,7 @@ def test_stories_come_in_the_order_of_the_plan_with_faults(tmp_path: Path) -> No
 def test_story_names_a_sample_as_its_user_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [Cell("T/0", "zero-shot", 2, ("fast\x1b[31m", "slow")), Cell("T/1", "zero-shot", 1)]
     ended = [judged(0, sample=0), judged(0, sample=1), judged(1)]
-    folder = asyncio.run(recorded(tmp_path, *ended, of=plan(cells=cells)))
+    folder = a_journal(tmp_path, *ended, plan=a_plan(cells=cells))
     experiments = Experiments(folder)
     found = {(each.problem_id, each.sample): experiments.story(each) for each in experiments.outcomes}
     assert [found[key].sample_name for key in sorted(found)] == ["fast\x1b[31m", "slow", ""]
@@ -107,5 +107,5 @@ def test_stories_of_a_bare_summary_are_none(tmp_path: Path) -> None:
 
 
 def test_plans_with_unknown_solvers_are_told(tmp_path: Path) -> None:
-    folder = asyncio.run(recorded(tmp_path, judged(0, solver="zero-shot"), of=plan(solvers=("mine",))))
+    folder = a_journal(tmp_path, judged(0, solver="zero-shot"), plan=a_plan(arms=("mine",)))
     assert len(Experiments(folder).outcomes) == 1

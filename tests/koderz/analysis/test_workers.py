@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from koderz.analysis.story import worker_of
+from koderz.testing import a_plan
 from koderz_tracker.records import Arm, Plan
-from tests.tracker.builders import plan
 
 
 def _plan(*arms: tuple[str, str], model: str = "openai/m") -> Plan:
     found = [Arm(name=name, solver=solver, models={"main": model}) for name, solver in arms]
-    return Plan(**{name: getattr(plan(), name) for name in Plan.__struct_fields__ if name != "arms"}, arms=found)
+    return Plan(**{name: getattr(a_plan(), name) for name in Plan.__struct_fields__ if name != "arms"}, arms=found)
 
 
 def _workers(*arms: tuple[str, str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.session import SessionResult
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.summary import summarize
 from koderz_tracker.terminals import plain
@@ -104,7 +104,7 @@ def shown(
     **how: Any,
 ) -> tuple[list[str], list[str]]:
     """The lines that a session ends with, on standard output and beside it."""
-    folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
+    folder = a_journal(tmp_path, *records, plan=of)
     summary = summarize(folder)
     session = SessionResult(SessionEnd(summary.status, reason), folder, summary, folder.with_suffix(".json"))
     SessionScreen(OutputOptions(**how)).results(session)
@@ -121,7 +121,7 @@ def test_comparison_has_the_promised_table(tmp_path: Path, capsys: pytest.Captur
         *zero,
         *iterative,
         Finished(status="complete"),
-        of=builders.plan(3, solvers=("zero-shot", "iterative")),
+        of=a_plan(3, arms=("zero-shot", "iterative")),
     )
 
     assert out[:8] == [
@@ -141,7 +141,7 @@ def test_comparison_has_the_promised_table(tmp_path: Path, capsys: pytest.Captur
 def test_comparison_lines_up_at_164_problems_and_large_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     zero = [judged(i, i < 148, cost=123.4) for i in range(164)]
     iterative = [judged(i, True, solver="iterative", cost=0.5) for i in range(164)]
-    plan = builders.plan(164, solvers=("zero-shot", "iterative"))
+    plan = a_plan(164, arms=("zero-shot", "iterative"))
     out, _ = shown(tmp_path, capsys, *zero, *iterative, Finished(status="complete"), of=plan)
 
     assert out[1:7] == [
@@ -156,7 +156,7 @@ def test_comparison_lines_up_at_164_problems_and_large_sums(tmp_path: Path, caps
 
 def test_single_mode_has_the_promised_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [judged(i, i < 3, solver="iterative", cost=0.00246, iterations=[1, 1, 6, 3, 10][i]) for i in range(5)]
-    out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=builders.plan(5, solvers=["iterative"]))
+    out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=a_plan(5, arms=["iterative"]))
 
     assert out[:7] == [
         "BENCHMARK COMPLETE",
@@ -171,7 +171,7 @@ def test_single_mode_has_the_promised_lines(tmp_path: Path, capsys: pytest.Captu
 
 def test_samples_are_not_called_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [judged(i, i < 3, sample=sample) for i in range(5) for sample in range(4)]
-    out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=builders.plan(5, samples=4))
+    out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=a_plan(5, samples=4))
 
     assert "Problems: 5 (20 samples)" in out
     assert "Successes: 12 (60.0%)" in out
@@ -182,7 +182,7 @@ def test_samples_are_not_called_problems(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_tables_of_nothing_judged_have_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single, _ = shown(tmp_path / "a", capsys, fault(0), Finished(status="incomplete"))
-    both, _ = shown(tmp_path / "b", capsys, judged(0), of=builders.plan(1, solvers=("zero-shot", "iterative")))
+    both, _ = shown(tmp_path / "b", capsys, judged(0), of=a_plan(1, arms=("zero-shot", "iterative")))
 
     assert single[2:7] == [
         "Problems: 0",
@@ -200,7 +200,7 @@ def test_tables_of_nothing_judged_have_dashes(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_improvement_names_its_tasks_where_modes_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    of = builders.plan(3, solvers=("zero-shot", "iterative"))
+    of = a_plan(3, arms=("zero-shot", "iterative"))
     both = [judged(0, False), judged(0, solver="iterative"), judged(1), judged(1, solver="iterative")]
     unlike, _ = shown(tmp_path / "a", capsys, *both, judged(2), Finished(status="stopped"), of=of)
     alike, _ = shown(tmp_path / "b", capsys, *both, Finished(status="stopped"), of=of)
@@ -256,7 +256,7 @@ def test_submitted_run_draws_no_results(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_simulated_model_is_named_before_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = shown(tmp_path, capsys, judged(0), of=builders.plan(simulated=True))
+    out, _ = shown(tmp_path, capsys, judged(0), of=a_plan(simulated=True))
 
     assert out[0].startswith("SIMULATED MODEL: these figures say nothing")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -11,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Record
 from koderz_tracker.sinks.json import write_summary
 from tests.conftest import Shell
 from tests.koderz.analysis import builders
 from tests.koderz.cli.conftest import Command
-from tests.tracker.builders import fault, judged, plan, recorded
+from tests.tracker.builders import fault, judged
 
 HONEST, HANGING = "bench_aaaaaaaa_20260131_120000", "bench_bbbbbbbb_20260131_130000"
 
@@ -153,7 +153,7 @@ def test_faults_count_as_failures_on_request(command: Command, results: Path) ->
 def incomplete(koderz: Shell) -> Path:
     """A run of four tasks with a journal: one passed, two faults, one that was never asked."""
     records: list[Record] = [judged(0), fault(1), fault(2), Finished(status="incomplete")]
-    folder = asyncio.run(recorded(koderz.folder / "benchmark_results", *records, of=plan(4)))
+    folder = a_journal(koderz.folder / "benchmark_results", *records, plan=a_plan(4))
     write_summary(folder)
     return folder
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished
 from koderz_tracker.sinks.json import write_summary
 from tests.conftest import Shell
 from tests.koderz.analysis.builders import OTHER, RUN
 from tests.koderz.cli.conftest import Command
-from tests.tracker import builders
 from tests.tracker.builders import fault, judged
 
 BOTH = ["zero-shot", "iterative"]
@@ -24,8 +23,8 @@ def solvers(request: pytest.FixtureRequest, koderz: Shell) -> list[str]:
     chosen: list[str] = request.param
     last = chosen[-1]
     for run_id, record in ((RUN, fault(0, solver=last)), (OTHER, judged(0, solver=last))):
-        plan = builders.plan(1, solvers=chosen, run_id=run_id)
-        write_summary(asyncio.run(builders.recorded(koderz.results, record, Finished(status="complete"), of=plan)))
+        plan = a_plan(1, arms=chosen, run_id=run_id)
+        write_summary(a_journal(koderz.results, record, Finished(status="complete"), plan=plan))
     return chosen
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Record
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_console import HOSTILE, dangerous
-from tests.tracker import builders
 from tests.tracker.builders import attempt, call, judged
 
 EVERYTHING = " | ".join(text for name, text in HOSTILE.items() if name != "half a character")
@@ -27,8 +26,8 @@ def run(koderz: Shell) -> str:
         judged(0, False, verdict="error", cause=EVERYTHING, note=EVERYTHING),
         Finished(status="complete"),
     ]
-    of = builders.plan(1, config={"local_model": EVERYTHING})
-    return asyncio.run(builders.recorded(koderz.results, *records, of=of)).name
+    of = a_plan(1, config={"local_model": EVERYTHING})
+    return a_journal(koderz.results, *records, plan=of).name
 
 
 @pytest.mark.parametrize(

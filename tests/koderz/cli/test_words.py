@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from dataclasses import replace
@@ -13,10 +12,10 @@ import pytest
 
 from koderz.cli.progress import Pulse, _bar, _draw, _throttled, pulse_of
 from koderz.cli.show import StoryPrinter
+from koderz.testing import a_journal
 from koderz_tracker.records import Finished, Record
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
-from tests.tracker import builders
 from tests.tracker.builders import call, judged
 
 
@@ -72,7 +71,7 @@ def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Sh
 
 
 def test_watch_of_a_killed_run_counts_nothing_in_flight(koderz: Shell, command: Command) -> None:
-    asyncio.run(builders.recorded(koderz.results, call(0)))
+    a_journal(koderz.results, call(0))
 
     done = command("watch", "latest", code=3)
 
@@ -82,7 +81,7 @@ def test_watch_of_a_killed_run_counts_nothing_in_flight(koderz: Shell, command: 
 
 def test_watch_of_an_interrupted_run_says_once_how_to_continue(koderz: Shell, command: Command) -> None:
     records: list[Record] = [call(0), Finished(status="interrupted", reason="interrupted")]
-    run = asyncio.run(builders.recorded(koderz.results, *records)).name
+    run = a_journal(koderz.results, *records).name
 
     done = command("benchmark", "watch", "latest")
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from koderz.suites.suite import JudgeContext
+from koderz.testing import FakeModel, a_model
 from koderz.types import Message, Reply, Sampling, Task, Verdict
 from tests.conftest import PATIENCE
-from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned
+from tests.koderz.world import Crowded, Run, Words, begun, planned
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Patient(Words):
         return await super().judge(task, answer, context)
 
 
-def carried_out(folder: Path, model: Scripted, n: int, *, judged_after: int, **settings: Any) -> Run:
+def carried_out(folder: Path, model: FakeModel, n: int, *, judged_after: int, **settings: Any) -> Run:
     async def go() -> Run:
         plan = await planned(folder, n, **settings)
         async with asyncio.timeout(PATIENCE):
@@ -42,7 +43,7 @@ def carried_out(folder: Path, model: Scripted, n: int, *, judged_after: int, **s
 def with_solver(folder: Path, source: str, n: int, *, judged_after: int = 1) -> Run:
     (folder / "own.py").write_text(source)
     solver = f"{folder / 'own.py'}:solve"
-    return carried_out(folder, Scripted(), n, judged_after=judged_after, solver=solver, concurrency=1)
+    return carried_out(folder, a_model("GOOD"), n, judged_after=judged_after, solver=solver, concurrency=1)
 
 
 def most_at_work(run: Run) -> int:
@@ -68,7 +69,7 @@ def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_concurrency_counts_tasks_between_first_and_last_call(tmp_path: Path) -> None:
-    run = carried_out(tmp_path, Scripted(bad), 8, judged_after=2, mode="iterative", max_iterations=2, concurrency=2)
+    run = carried_out(tmp_path, a_model("BAD"), 8, judged_after=2, mode="iterative", max_iterations=2, concurrency=2)
 
     assert (run.ended.status, len(run.of("call"))) == ("complete", 16)
     assert most_at_work(run) == 2
@@ -155,7 +156,7 @@ def test_stop_begins_none_that_wait_for_a_place(tmp_path: Path) -> None:
             stop[0]()
         return "GOOD"
 
-    model = Scripted(third)
+    model = a_model(third)
 
     async def go() -> Run:
         plan = await planned(tmp_path, 9, concurrency=1)

@@ -14,7 +14,8 @@ from koderz.errors import KoderzError
 from koderz.models import ModelName
 from koderz.sandbox import NoSandbox
 from koderz.solvers.handles import AskHandle
-from tests.koderz.world import Scripted, planned
+from koderz.testing import FakeModel
+from tests.koderz.world import good, planned
 
 
 @pytest.mark.parametrize(("settings", "ceiling"), [({}, 8), ({"max_connections": 2}, 2), ({"max_connections": 30}, 30)])
@@ -34,13 +35,13 @@ def test_max_connections_limit_calls_apart_from_experiments(
 
 @pytest.mark.parametrize("name", ["max_cost", "max_experiment_cost"])
 def test_cap_without_a_price_is_refused(tmp_path: Path, name: str) -> None:
-    class Unpriced(Scripted):
+    class Unpriced(FakeModel):
         def price(self) -> Any:
             return None
 
     async def go() -> None:
         plan = await planned(tmp_path, 1, **dict[str, Any]({name: 1.0}))
-        await model_facts(plan, {"scripted": Unpriced(name=ModelName("openai", "scripted"))})
+        await model_facts(plan, {"scripted": Unpriced(good, name=ModelName("openai", "scripted"))})
 
     flag = f"--{name.replace('_', '-')}"
     with pytest.raises(KoderzError, match=f"{flag} can't hold without the price of scripted"):

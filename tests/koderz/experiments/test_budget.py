@@ -19,13 +19,10 @@ async def spend(budget: Budget, estimate: float, cost: float, seconds: float = 0
     return cost
 
 
-def test_budget_without_a_cap_holds_nothing_back() -> None:
-    async def go() -> Budget:
-        budget = Budget(None)
-        await asyncio.gather(*(spend(budget, 1e9, 2.0) for _ in range(10)))
-        return budget
-
-    assert asyncio.run(go()).spent == 20.0
+async def test_budget_without_a_cap_holds_nothing_back() -> None:
+    budget = Budget(None)
+    await asyncio.gather(*(spend(budget, 1e9, 2.0) for _ in range(10)))
+    assert budget.spent == 20.0
 
 
 @pytest.mark.parametrize(("spent", "estimate"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
@@ -39,21 +36,15 @@ def test_cap_refuses_a_call_that_could_pass_it_with_advice(spent: float, estimat
         asyncio.run(spend(Budget(1.0, spent), estimate, 0.0))
 
 
-def test_cap_waits_for_real_costs_of_other_calls() -> None:
-    async def go() -> list[float | BaseException]:
-        budget = Budget(1.0)
-        return await asyncio.gather(*(spend(budget, 0.6, 0.1, 0.001) for _ in range(5)), return_exceptions=True)
-
-    assert asyncio.run(go()) == [0.1] * 5  # one after the other: 0.6 + 0.6 would pass the cap
+async def test_cap_waits_for_real_costs_of_other_calls() -> None:
+    budget = Budget(1.0)
+    done = await asyncio.gather(*(spend(budget, 0.6, 0.1, 0.001) for _ in range(5)), return_exceptions=True)
+    assert done == [0.1] * 5  # one after the other: 0.6 + 0.6 would pass the cap
 
 
-def test_cap_refuses_a_call_that_has_waited_in_vain() -> None:
-    async def go() -> tuple[list[float | BaseException], Budget]:
-        budget = Budget(1.0)
-        done = await asyncio.gather(*(spend(budget, 0.6, 0.5, 0.001) for _ in range(4)), return_exceptions=True)
-        return done, budget
-
-    done, budget = asyncio.run(go())
+async def test_cap_refuses_a_call_that_has_waited_in_vain() -> None:
+    budget = Budget(1.0)
+    done = await asyncio.gather(*(spend(budget, 0.6, 0.5, 0.001) for _ in range(4)), return_exceptions=True)
     assert [value for value in done if not isinstance(value, BaseException)] == [0.5]
     assert all(isinstance(value, CapReached) for value in done[1:])
     assert budget.spent == 0.5
@@ -77,16 +68,13 @@ def test_calls_run_side_by_side_as_far_as_they_fit() -> None:
     assert asyncio.run(go()) == 4
 
 
-def test_failed_call_frees_what_it_held() -> None:
-    async def go() -> None:
-        budget = Budget(1.0)
-        for _ in range(3):
-            with pytest.raises(ValueError, match="oh"):
-                async with budget.call(Estimate.of(0.9)):
-                    raise ValueError("oh")
-        await spend(budget, 0.9, 0.0)
-
-    asyncio.run(go())
+async def test_failed_call_frees_what_it_held() -> None:
+    budget = Budget(1.0)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="oh"):
+            async with budget.call(Estimate.of(0.9)):
+                raise ValueError("oh")
+    await spend(budget, 0.9, 0.0)
 
 
 async def _cancel(work: Awaitable[float]) -> None:
@@ -98,54 +86,38 @@ async def _cancel(work: Awaitable[float]) -> None:
         await task
 
 
-def test_cancelled_call_under_way_frees_what_it_held() -> None:
-    async def go() -> None:
-        budget = Budget(1.0)
-        waiting = asyncio.create_task(spend(budget, 0.5, 0.0))
-        await _cancel(spend(budget, 0.9, 0.0, 60))
-        await asyncio.wait_for(waiting, 10)
-        await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
-
-    asyncio.run(go())
-
-
-def test_cancelled_call_in_line_holds_nothing() -> None:
-    async def go() -> None:
-        budget = Budget(1.0)
-        async with budget.call(Estimate.of(0.9)):
-            await _cancel(spend(budget, 0.9, 0.0))
-        await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
-
-    asyncio.run(go())
+async def test_cancelled_call_holds_nothing_whether_under_way_or_in_line() -> None:
+    budget = Budget(1.0)
+    waiting = asyncio.create_task(spend(budget, 0.5, 0.0))
+    await _cancel(spend(budget, 0.9, 0.0, 60))
+    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
+    async with budget.call(Estimate.of(0.9)):
+        await _cancel(spend(budget, 0.9, 0.0))
+    await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
 
 
-def test_cancelled_at_any_moment_nothing_stays_held() -> None:
-    async def go() -> None:
-        chance = random.Random(3)
-        budget = Budget(1.0)
-        tasks = [asyncio.create_task(spend(budget, chance.uniform(0.1, 0.9), 0.0, 0.001)) for _ in range(200)]
-        while running := [task for task in tasks if not task.done()]:
-            chance.choice(running).cancel()
-            await asyncio.sleep(0)
-        await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
-
-    asyncio.run(go())
+async def test_cancelled_at_any_moment_nothing_stays_held() -> None:
+    chance = random.Random(3)
+    budget = Budget(1.0)
+    tasks = [asyncio.create_task(spend(budget, chance.uniform(0.1, 0.9), 0.0, 0.001)) for _ in range(200)]
+    while running := [task for task in tasks if not task.done()]:
+        chance.choice(running).cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait_for(spend(budget, 1.0, 0.0), 10)
 
 
-def test_cap_holds_for_any_costs_below_their_estimates() -> None:
-    async def go() -> float:
-        chance = random.Random(5)
-        budget = Budget(10.0)
+async def test_cap_holds_for_any_costs_below_their_estimates() -> None:
+    chance = random.Random(5)
+    budget = Budget(10.0)
 
-        async def one() -> None:
-            estimate = chance.uniform(0.01, 1.0)
-            await spend(budget, estimate, estimate * chance.random(), 0.0)
-            assert budget.spent <= 10.0
+    async def one() -> None:
+        estimate = chance.uniform(0.01, 1.0)
+        await spend(budget, estimate, estimate * chance.random(), 0.0)
+        assert budget.spent <= 10.0
 
-        await asyncio.gather(*(one() for _ in range(300)), return_exceptions=True)
-        return budget.spent
-
-    assert 9.0 < asyncio.run(go()) <= 10.0
+    await asyncio.gather(*(one() for _ in range(300)), return_exceptions=True)
+    assert 9.0 < budget.spent <= 10.0
 
 
 def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable[None]]:
@@ -171,12 +143,9 @@ def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable
 
 
 @pytest.mark.slow
-def test_cap_waits_for_no_call_if_none_is_under_way() -> None:
-    async def go() -> None:
-        for seed in range(40):
-            budget = Budget(1000.0)
-            await _residue(1000.0, 10.0, seed)(budget)
-            with pytest.raises(CapReached):
-                await asyncio.wait_for(spend(budget, 1000.1, 0.0), 10)
-
-    asyncio.run(go())
+async def test_cap_waits_for_no_call_if_none_is_under_way() -> None:
+    for seed in range(40):
+        budget = Budget(1000.0)
+        await _residue(1000.0, 10.0, seed)(budget)
+        with pytest.raises(CapReached):
+            await asyncio.wait_for(spend(budget, 1000.1, 0.0), 10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,17 +13,18 @@ from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.costs import ESTIMATED, Gauge, request_of
 from koderz.experiments.lines import Ask
-from koderz.models import ModelName, Price
+from koderz.models import Price
 from koderz.models.tariffs import Tier
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
+from koderz.testing import FakeModel
 from koderz.types import Completion, Message, Sampling, Task
 
 LONGEST = 400  # tokens of a reply
 AT_ONCE = 64
-PRICE, NAME = Price(2.0, 8.0), ModelName("openai", "m")
+PRICE = Price(2.0, 8.0)
 CHINESE = "在给定的整数列表中找出和最大的连续子序列并返回它的起止位置如果列表为空则应当抛出异常请注意时间复杂度"
 CODE = "def total(values: list[int], limit=10) -> int:\n    return sum(v ** 2 for v in values[:limit] if v % 3)\n\n"
 
@@ -32,34 +32,25 @@ Bill = Callable[[str, float], tuple[float, float]]
 """Tokens in and out, by the prompt and a number from 0 to 1 that is its own."""
 
 
-@dataclass
-class Billing:
+class Billing(FakeModel):
     """A model that counts tokens as it pleases."""
 
-    bill: Bill
-    cost: Price = PRICE
-    surcharge: float = 1.0
-    billed: list[float] = field(default_factory=list)
-    name: ModelName = NAME
+    def __init__(self, bill: Bill, price: Price = PRICE, surcharge: float = 1.0) -> None:
+        super().__init__(self.answer, price)
+        self.bill, self.surcharge = bill, surcharge
+        self.billed: list[float] = []
 
-    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        text = messages[0]["content"]
-        drawn = drawn_for(text)
-        for _ in range(1 + int(drawn * 7)):  # turns, so that replies come back in an order of their own
+    async def wait(self) -> None:
+        text = self.asked[-1][0][0]["content"]
+        for _ in range(1 + int(drawn_for(text) * 7)):  # turns, so that replies come back in an order of their own
             await asyncio.sleep(0)
-        tokens_in, tokens_out = map(int, self.bill(text, drawn))
+
+    def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        text = messages[0]["content"]
+        tokens_in, tokens_out = map(int, self.bill(text, drawn_for(text)))
         cost = self.cost.cost(tokens_in, tokens_out) * self.surcharge
         self.billed.append(cost)
         return Completion("done", tokens_in=tokens_in, tokens_out=tokens_out, cost=cost)
-
-    async def check(self) -> dict[str, str]:
-        return {}
-
-    def price(self) -> Price:
-        return self.cost
-
-    async def aclose(self) -> None:
-        return
 
 
 def drawn_for(text: str) -> float:
@@ -166,7 +157,7 @@ def test_cost_cap_holds_where_more_is_charged_than_the_price_says() -> None:
     assert 0.85 * cap <= sum(model.billed) <= 1.05 * cap
 
 
-def test_experiment_cap_holds_for_simultaneous_calls() -> None:
+async def test_experiment_cap_holds_for_simultaneous_calls() -> None:
     model = Billing(BILLS["chinese, 2 tokens a character"][1])
     cap = 100 * usual(model, "chinese")
     caller = Caller(Settings(local_model="m", max_tokens=LONGEST, max_experiment_cost=cap), {"m": model}, spent=0.0)
@@ -178,11 +169,8 @@ def test_experiment_cap_holds_for_simultaneous_calls() -> None:
         ask = Ask(({"role": "user", "content": prompt("chinese", number)},), None, "item", {})
         await caller.complete(ask, identity)
 
-    async def go() -> None:
-        with caller.experiment(identity.experiment_id, 0.0):
-            await asyncio.gather(*map(one, range(400)), return_exceptions=True)
-
-    asyncio.run(go())
+    with caller.experiment(identity.experiment_id, 0.0):
+        await asyncio.gather(*map(one, range(400)), return_exceptions=True)
     assert 0.85 * cap <= sum(model.billed) <= 1.05 * cap
 
 

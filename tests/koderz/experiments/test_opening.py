@@ -13,8 +13,9 @@ import pytest
 
 from koderz.solvers import load_solver
 from koderz.suites.suite import ExperimentContext, WorkspaceContext
+from koderz.testing import a_model
 from koderz_tracker.journal import NAME
-from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
+from tests.koderz.world import Run, Words, begun, planned, resumed
 
 
 @dataclass
@@ -65,8 +66,8 @@ def workshop(
         arms = tuple(replace(arm, solver=own) for arm in plan.arms)
         plan = replace(plan, tasks=tasks, suite=suite, arms=arms)
         if before:
-            return await resumed(before.folder, replace(plan, record=before.lines[0]), Scripted()), suite  # type: ignore[arg-type]
-        return await begun(plan, Scripted()), suite
+            return await resumed(before.folder, replace(plan, record=before.lines[0]), a_model("GOOD")), suite  # type: ignore[arg-type]
+        return await begun(plan, a_model("GOOD")), suite
 
     return asyncio.run(go())
 

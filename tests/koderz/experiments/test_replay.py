@@ -494,16 +494,13 @@ def test_calls_about_another_task_are_recorded_and_replayed() -> None:
         assert (again, len(silent.asked)) == (value, 3 - cut)
 
 
-def test_call_after_the_experiments_end_is_refused_and_not_paid() -> None:
-    async def go() -> World:
-        world = World()
-        async with Handles(IDENTITY, [], world) as handles:
-            pass
-        with pytest.raises(Fault, match="the experiment is over"):
-            await handles.ask(say("late"))
-        return world
-
-    assert asyncio.run(go()).asked == []
+async def test_call_after_the_experiments_end_is_refused_and_not_paid() -> None:
+    world = World()
+    async with Handles(IDENTITY, [], world) as handles:
+        pass
+    with pytest.raises(Fault, match="the experiment is over"):
+        await handles.ask(say("late"))
+    assert world.asked == []
 
 
 def test_request_that_waits_for_its_turn_ends_with_the_experiment() -> None:

@@ -13,7 +13,8 @@ import pytest
 from koderz.models import Price
 from koderz.models.tariffs import Tier
 from koderz.plans.estimate import Estimate, estimate
-from tests.koderz.world import Scripted, bad, begun, good, planned
+from koderz.testing import a_model
+from tests.koderz.world import begun, planned
 
 PRICED = {"scripted": Price(1.0, 2.0), "frontier": Price(10.0, 20.0)}
 
@@ -81,8 +82,8 @@ def test_specifications_at_hand_cost_nothing(tmp_path: Path) -> None:
 def test_estimate_of_calls_equals_the_calls_of_the_run(tmp_path: Path, settings: dict[str, Any]) -> None:
     async def go() -> list[int]:
         made = []
-        for line in (good, bad):
-            models = {"scripted": Scripted(line), "frontier": Scripted(bad)}
+        for line in ("GOOD", "BAD"):
+            models = {"scripted": a_model(line), "frontier": a_model("BAD")}
             await begun(await planned(tmp_path, 2, **settings), models)
             made.append(sum(len(model.asked) for model in models.values()))
         return made

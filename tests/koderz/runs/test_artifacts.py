@@ -16,13 +16,14 @@ from koderz.analysis.export import export
 from koderz.engines.portable import pack_work, unpack_work
 from koderz.experiments.experiment import PendingExperiment
 from koderz.suites.suite import JudgeContext
+from koderz.testing import a_model
 from koderz.types import Reply, Task, Verdict
 from koderz_tracker.blobs import read_data
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Attempt, Blob, decode, encode
 from koderz_tracker.tracker import Tracker
 from tests.conftest import Shell
-from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
+from tests.koderz.world import Run, Words, begun, planned, resumed
 
 IMAGE = bytes(range(256)) * 8
 LONG = "line\n" * 300_000
@@ -54,7 +55,7 @@ def left(folder: Path, artifacts: dict[str, Any] = ARTIFACTS) -> tuple[Run, Any]
     async def go() -> tuple[Run, Any]:
         plan = await planned(folder, 1, solver=f"{folder}/own.py:solve")
         plan = replace(plan, suite=Leaving(plan.tasks, left=artifacts))
-        return await begun(plan, Scripted()), plan
+        return await begun(plan, a_model("GOOD")), plan
 
     return asyncio.run(go())
 
@@ -78,7 +79,7 @@ def test_artifacts_are_handed_to_a_replay_as_they_were(tmp_path: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     for kept in (2, 3):  # the first attempt, and the call that follows from its artifacts
         journal.write_bytes(b"".join(lines[:kept]))
-        model = Scripted()
+        model = a_model("GOOD")
         again = asyncio.run(resumed(run.folder, plan, model))
         assert [call.key for call in again.of("call")] == [call.key for call in run.of("call")]
         assert len(model.asked) == 3 - kept

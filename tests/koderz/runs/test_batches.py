@@ -111,42 +111,33 @@ def test_batch_lines_that_fail_go_into_the_next_batch(place: Place, outcome: Out
     assert retries.items() <= {("1", 0), ("2", 1)}
 
 
-def test_batch_line_that_is_refused_is_a_fault(place: Place) -> None:
-    async def run() -> None:
-        async with place.server(outcome=lambda _: "refused") as server:
-            session = await place.begun(server, n=2)
-            assert len(server.batches) == 1
-            assert session.ended.status == "incomplete"
-            assert {fault["cause"] for fault in session.summary.faults} == {"rejected"}
-            server.outcome = lambda _: "succeeded"
-            assert (await place.again(server, how="retry")).ended.status == "complete"
-
-    asyncio.run(run())
+async def test_batch_line_that_is_refused_is_a_fault(place: Place) -> None:
+    async with place.server(outcome=lambda _: "refused") as server:
+        session = await place.begun(server, n=2)
+        assert len(server.batches) == 1
+        assert session.ended.status == "incomplete"
+        assert {fault["cause"] for fault in session.summary.faults} == {"rejected"}
+        server.outcome = lambda _: "succeeded"
+        assert (await place.again(server, how="retry")).ended.status == "complete"
 
 
-def test_batch_learns_what_a_model_refuses_in_the_next_round(openai: Place) -> None:
-    async def run() -> None:
-        async with openai.server(refuse=("max_tokens",)) as server:
-            session = await openai.begun(server)
-            assert session.ended.status == "complete"
-            assert [len(batch.lines) for batch in server.batches] == [4, 4, 4]
-
-    asyncio.run(run())
+async def test_batch_learns_what_a_model_refuses_in_the_next_round(openai: Place) -> None:
+    async with openai.server(refuse=("max_tokens",)) as server:
+        session = await openai.begun(server)
+        assert session.ended.status == "complete"
+        assert [len(batch.lines) for batch in server.batches] == [4, 4, 4]
 
 
 @pytest.mark.parametrize("keeps_metadata", [True, False])
 @pytest.mark.parametrize("upset", ["before", "after"])
-def test_batch_whose_arrival_is_unknown_is_looked_for(place: Place, upset: str, *, keeps_metadata: bool) -> None:
+async def test_batch_whose_arrival_is_unknown_is_looked_for(place: Place, upset: str, *, keeps_metadata: bool) -> None:
     upsets = [upset]
 
-    async def run() -> None:
-        async with place.server(keeps_metadata=keeps_metadata, upset=lambda: upsets.pop() if upsets else "") as server:
-            session = await place.begun(server)
-            assert session.ended.status == "complete"
-            assert paid_twice(server) == []
-            assert len(server.batches) == 2
-
-    asyncio.run(run())
+    async with place.server(keeps_metadata=keeps_metadata, upset=lambda: upsets.pop() if upsets else "") as server:
+        session = await place.begun(server)
+        assert session.ended.status == "complete"
+        assert paid_twice(server) == []
+        assert len(server.batches) == 2
 
 
 class Death:
@@ -206,91 +197,73 @@ def test_batch_run_that_dies_at_any_write_pays_nothing_twice(
 
 @pytest.mark.parametrize("upset", ["hang before", "hang after"])
 @pytest.mark.parametrize("keeps_metadata", [True, False])
-def test_batch_run_that_dies_while_it_sends_pays_nothing_twice(
+async def test_batch_run_that_dies_while_it_sends_pays_nothing_twice(
     place: Place, upset: str, *, keeps_metadata: bool
 ) -> None:
-    async def run() -> None:
-        upsets = [upset]
-        async with place.server(keeps_metadata=keeps_metadata, upset=lambda: upsets.pop() if upsets else "") as server:
-            task = asyncio.create_task(place.begun(server))
-            await cut_off(task, lambda: not upsets)
-            session = await place.again(server)
-            assert session.ended.status == "complete"
-            assert paid_twice(server) == []
-            assert len(server.batches) == 2
-
-    asyncio.run(run())
+    upsets = [upset]
+    async with place.server(keeps_metadata=keeps_metadata, upset=lambda: upsets.pop() if upsets else "") as server:
+        task = asyncio.create_task(place.begun(server))
+        await cut_off(task, lambda: not upsets)
+        session = await place.again(server)
+        assert session.ended.status == "complete"
+        assert paid_twice(server) == []
+        assert len(server.batches) == 2
 
 
-def test_batch_is_found_among_those_of_others(place: Place) -> None:
+async def test_batch_is_found_among_those_of_others(place: Place) -> None:
     """Another's batch of the same size is not ours, where only results tell."""
 
-    async def run() -> None:
-        async with place.server(keeps_metadata=False) as server:
-            other = Place(place.folder / "other", place.style)
-            other.folder.mkdir()
-            upsets = ["hang after"]
-            server.upset = lambda: upsets.pop() if upsets else ""
-            task = asyncio.create_task(place.begun(server))
-            await cut_off(task, lambda: not upsets)
-            await other.begun(server)
-            assert (await place.again(server)).ended.status == "complete"
-            assert paid_twice(server) == []
-            assert len(server.batches) == 4
-
-    asyncio.run(run())
+    async with place.server(keeps_metadata=False) as server:
+        other = Place(place.folder / "other", place.style)
+        other.folder.mkdir()
+        upsets = ["hang after"]
+        server.upset = lambda: upsets.pop() if upsets else ""
+        task = asyncio.create_task(place.begun(server))
+        await cut_off(task, lambda: not upsets)
+        await other.begun(server)
+        assert (await place.again(server)).ended.status == "complete"
+        assert paid_twice(server) == []
+        assert len(server.batches) == 4
 
 
-def test_batch_cap_makes_batches_smaller(openai: Place) -> None:
-    async def run() -> None:
-        async with openai.server() as server:
-            free = await openai.begun(server, n=8)
-            assert free.ended.status == "complete"
-        async with (other := Place(openai.folder / "capped")).server() as server:
-            other.folder.mkdir()
-            session = await other.begun(server, n=8, max_cost=0.006)
-            sizes = [len(batch.lines) for batch in server.batches]
-            assert session.ended.status == "complete"
-            assert max(sizes) < 8
-            assert sum(sizes) == 16
-            assert session.summary.paid["total"] <= 0.006
-
-    asyncio.run(run())
+async def test_batch_cap_makes_batches_smaller(openai: Place) -> None:
+    async with openai.server() as server:
+        free = await openai.begun(server, n=8)
+        assert free.ended.status == "complete"
+    async with (other := Place(openai.folder / "capped")).server() as server:
+        other.folder.mkdir()
+        session = await other.begun(server, n=8, max_cost=0.006)
+        sizes = [len(batch.lines) for batch in server.batches]
+        assert session.ended.status == "complete"
+        assert max(sizes) < 8
+        assert sum(sizes) == 16
+        assert session.summary.paid["total"] <= 0.006
 
 
-def test_batch_cap_stops_the_run(openai: Place) -> None:
-    async def run() -> None:
-        async with openai.server() as server:
-            session = await openai.begun(server, max_cost=1e-9)
-            assert session.ended.status == "stopped"
-            assert server.batches == []
-            assert (await openai.again(server, changes={"max_cost": 1.0})).ended.status == "complete"
-
-    asyncio.run(run())
+async def test_batch_cap_stops_the_run(openai: Place) -> None:
+    async with openai.server() as server:
+        session = await openai.begun(server, max_cost=1e-9)
+        assert session.ended.status == "stopped"
+        assert server.batches == []
+        assert (await openai.again(server, changes={"max_cost": 1.0})).ended.status == "complete"
 
 
-def test_batch_that_never_ends_is_a_fault_and_found_again(place: Place) -> None:
-    async def run() -> None:
-        async with place.server(looks=None) as server:
-            session = await place.begun(server, batch_wait=0.05)
-            assert session.ended.status == "incomplete"
-            assert "--batch-wait" in session.summary.faults[0]["reason"]
-            server.looks = 1
-            assert (await place.again(server, how="retry")).ended.status == "complete"
-            assert paid_twice(server) == []
-
-    asyncio.run(run())
+async def test_batch_that_never_ends_is_a_fault_and_found_again(place: Place) -> None:
+    async with place.server(looks=None) as server:
+        session = await place.begun(server, batch_wait=0.05)
+        assert session.ended.status == "incomplete"
+        assert "--batch-wait" in session.summary.faults[0]["reason"]
+        server.looks = 1
+        assert (await place.again(server, how="retry")).ended.status == "complete"
+        assert paid_twice(server) == []
 
 
-def test_batch_that_never_ends_is_cancelled_and_asked_live(place: Place) -> None:
-    async def run() -> None:
-        async with place.server(looks=None) as server:
-            session = await place.begun(server, batch_wait=0.05, batch_fallback="live")
-            assert session.ended.status == "complete"
-            assert {batch.state for batch in server.batches} == {"cancelled" if place.style == "openai" else "ended"}
-            assert server.counts[200] + len(server.paid) == 8
-
-    asyncio.run(run())
+async def test_batch_that_never_ends_is_cancelled_and_asked_live(place: Place) -> None:
+    async with place.server(looks=None) as server:
+        session = await place.begun(server, batch_wait=0.05, batch_fallback="live")
+        assert session.ended.status == "complete"
+        assert {batch.state for batch in server.batches} == {"cancelled" if place.style == "openai" else "ended"}
+        assert server.counts[200] + len(server.paid) == 8
 
 
 def test_batch_that_fails_its_validation_stops_the_run(openai: Place) -> None:
@@ -306,50 +279,41 @@ def test_batch_that_fails_its_validation_stops_the_run(openai: Place) -> None:
     assert [line["state"] for line in openai.lines("batch")].count("failed") == 1
 
 
-def test_batch_results_that_are_damaged_are_fetched_again(place: Place) -> None:
+async def test_batch_results_that_are_damaged_are_fetched_again(place: Place) -> None:
     damages = [lambda lines: b"{}\nnot JSON\n" + lines[: len(lines) // 2]]
 
-    async def run() -> None:
-        async with place.server() as server:
-            server.garbled = lambda lines: damages.pop()(lines) if damages else lines
-            assert (await place.begun(server)).ended.status == "complete"
-            assert paid_twice(server) == []
-
-    asyncio.run(run())
+    async with place.server() as server:
+        server.garbled = lambda lines: damages.pop()(lines) if damages else lines
+        assert (await place.begun(server)).ended.status == "complete"
+        assert paid_twice(server) == []
     assert damages == []
 
 
-def test_batch_results_that_stay_damaged_are_faults(place: Place) -> None:
+async def test_batch_results_that_stay_damaged_are_faults(place: Place) -> None:
     strange = b'{"custom_id":"exp_0-0-1","response":{"status_code":200,"body":{}}}\n'
 
-    async def run() -> None:
-        async with place.server() as server:
-            server.garbled = lambda lines: strange + b"\n".join(lines.splitlines()[:-1])
-            session = await place.begun(server, solver=None, mode="zero-shot")
-            assert len(session.summary.results) == 3
-            assert "has no result of 1 of 4 calls" in session.summary.faults[0]["reason"]
-            server.garbled = lambda lines: lines
-            assert (await place.again(server, how="retry")).ended.status == "complete"
-            assert paid_twice(server) == []
-
-    asyncio.run(run())
+    async with place.server() as server:
+        server.garbled = lambda lines: strange + b"\n".join(lines.splitlines()[:-1])
+        session = await place.begun(server, solver=None, mode="zero-shot")
+        assert len(session.summary.results) == 3
+        assert "has no result of 1 of 4 calls" in session.summary.faults[0]["reason"]
+        server.garbled = lambda lines: lines
+        assert (await place.again(server, how="retry")).ended.status == "complete"
+        assert paid_twice(server) == []
 
 
-def test_batch_results_that_are_deleted_are_a_fault(place: Place) -> None:
-    async def run() -> None:
-        async with place.server(looks=None) as server:
-            task = asyncio.create_task(place.begun(server, solver=None, mode="zero-shot"))
-            await cut_off(task, lambda: bool(server.batches))
-            server.looks = 1
-            server.delete_results()
-            session = await place.again(server)
-            assert "retrying sends its calls again" in session.summary.faults[0]["reason"]
-            assert (await place.again(server, how="retry")).ended.status == "complete"
-
-    asyncio.run(run())
+async def test_batch_results_that_are_deleted_are_a_fault(place: Place) -> None:
+    async with place.server(looks=None) as server:
+        task = asyncio.create_task(place.begun(server, solver=None, mode="zero-shot"))
+        await cut_off(task, lambda: bool(server.batches))
+        server.looks = 1
+        server.delete_results()
+        session = await place.again(server)
+        assert "retrying sends its calls again" in session.summary.faults[0]["reason"]
+        assert (await place.again(server, how="retry")).ended.status == "complete"
 
 
-def test_batch_isn_t_sent_where_its_line_can_t_be_written(openai: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_isn_t_sent_where_its_line_can_t_be_written(openai: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Journal.append
 
     async def append(journal: Journal, lines: Sequence[Record]) -> None:
@@ -357,16 +321,13 @@ def test_batch_isn_t_sent_where_its_line_can_t_be_written(openai: Place, monkeyp
             raise StorageError("the disk is full")
         await real(journal, lines)
 
-    async def run() -> None:
-        async with openai.server() as server:
-            monkeypatch.setattr(Journal, "append", append)
-            with pytest.raises(StorageError, match="the disk is full"):
-                await openai.begun(server)
-            assert server.batches == []
-            monkeypatch.setattr(Journal, "append", real)
-            assert (await openai.again(server)).ended.status == "complete"
-
-    asyncio.run(run())
+    async with openai.server() as server:
+        monkeypatch.setattr(Journal, "append", append)
+        with pytest.raises(StorageError, match="the disk is full"):
+            await openai.begun(server)
+        assert server.batches == []
+        monkeypatch.setattr(Journal, "append", real)
+        assert (await openai.again(server)).ended.status == "complete"
 
 
 def test_batch_run_with_a_journal_that_is_read_only_sends_nothing(
@@ -416,66 +377,54 @@ def test_batch_run_leaves_the_batch_of_another_run(openai: Place) -> None:
     }
 
 
-def test_batch_ends_before_anything_is_created_without_a_batch_api(openai: Place) -> None:
+async def test_batch_ends_before_anything_is_created_without_a_batch_api(openai: Place) -> None:
     from koderz.testing.server import ModelServer
 
-    async def run() -> None:
-        async with ModelServer("4", models=["gpt-4o-mini"]) as server:
-            with pytest.raises(KoderzError, match="has no batch API") as raised:
-                await openai.begun(server)  # type: ignore[arg-type]
-            assert raised.value.exit_code == 2
-        assert not (openai.folder / "results").exists()
-
-    asyncio.run(run())
+    async with ModelServer("4", models=["gpt-4o-mini"]) as server:
+        with pytest.raises(KoderzError, match="has no batch API") as raised:
+            await openai.begun(server)  # type: ignore[arg-type]
+        assert raised.value.exit_code == 2
+    assert not (openai.folder / "results").exists()
 
 
 @pytest.mark.parametrize("model", ["simulated", "qwen2.5-coder:7b"])
-def test_batch_needs_a_provider_that_has_them(openai: Place, model: str) -> None:
-    async def run() -> None:
-        async with openai.server() as server:
-            with pytest.raises(KoderzError, match=f"{model} has no batch API") as raised:
-                await openai.begun(server, local_model=model)
-            assert raised.value.exit_code == 2
-
-    asyncio.run(run())
+async def test_batch_needs_a_provider_that_has_them(openai: Place, model: str) -> None:
+    async with openai.server() as server:
+        with pytest.raises(KoderzError, match=f"{model} has no batch API") as raised:
+            await openai.begun(server, local_model=model)
+        assert raised.value.exit_code == 2
 
 
-def test_cancel_keeps_what_batches_had_done(place: Place) -> None:
-    async def run() -> None:
-        async with place.server(looks=None) as server:
-            task = asyncio.create_task(place.begun(server, n=8, solver=None, mode="zero-shot"))
-            await cut_off(task, lambda: bool(server.batches) and any(line.get("id") for line in place.lines("batch")))
-            session = await place.again(server, buys=False)
-            assert session.ended.status == "stopped"
-            assert "cancelled" in session.ended.reason
-            assert len(session.summary.results) == len(server.paid)
-            server.looks = 1
-            assert (await place.again(server)).ended.status == "complete"
-            assert paid_twice(server) == []
-
-    asyncio.run(run())
+async def test_cancel_keeps_what_batches_had_done(place: Place) -> None:
+    async with place.server(looks=None) as server:
+        task = asyncio.create_task(place.begun(server, n=8, solver=None, mode="zero-shot"))
+        await cut_off(task, lambda: bool(server.batches) and any(line.get("id") for line in place.lines("batch")))
+        session = await place.again(server, buys=False)
+        assert session.ended.status == "stopped"
+        assert "cancelled" in session.ended.reason
+        assert len(session.summary.results) == len(server.paid)
+        server.looks = 1
+        assert (await place.again(server)).ended.status == "complete"
+        assert paid_twice(server) == []
 
 
 @pytest.mark.parametrize("limit", [{"most_lines": 3}, {"most_bytes": 700}])
-def test_batch_that_is_full_goes_without_the_others(
+async def test_batch_that_is_full_goes_without_the_others(
     place: Place, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
 ) -> None:
     """A line is some 250 bytes, so that fewer than three fit into 700."""
     for name, value in limit.items():
         monkeypatch.setattr(f"koderz.models.batches.{_API[place.style]}.{name}", value)
 
-    async def run() -> None:
-        async with place.server() as server:
-            session = await place.begun(server, n=7, solver=None, mode="zero-shot")
-            assert session.ended.status == "complete"
-            sizes = [len(batch.lines) for batch in server.batches]
-            assert sum(sizes) == 7
-            assert len(sizes) > 2
-            assert max(sizes) <= 3
-            if "most_bytes" in limit:
-                assert all(size <= limit["most_bytes"] for size in map(_size, server.batches))
-
-    asyncio.run(run())
+    async with place.server() as server:
+        session = await place.begun(server, n=7, solver=None, mode="zero-shot")
+        assert session.ended.status == "complete"
+        sizes = [len(batch.lines) for batch in server.batches]
+        assert sum(sizes) == 7
+        assert len(sizes) > 2
+        assert max(sizes) <= 3
+        if "most_bytes" in limit:
+            assert all(size <= limit["most_bytes"] for size in map(_size, server.batches))
 
 
 _API = {"openai": "OpenAIBatches", "anthropic": "AnthropicBatches"}
@@ -487,7 +436,9 @@ def _size(batch: ServedBatch) -> int:
 
 
 @pytest.mark.parametrize("jump", [-10 * 86_400, 10 * 86_400])
-def test_batch_run_is_decided_by_no_wall_clock(place: Place, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+async def test_batch_run_is_decided_by_no_wall_clock(
+    place: Place, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
     real, jumps = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + jumps[0])
 
@@ -495,13 +446,10 @@ def test_batch_run_is_decided_by_no_wall_clock(place: Place, monkeypatch: pytest
         jumps[0] = jump
         return ""
 
-    async def run() -> None:
-        async with place.server(looks=4, upset=leap) as server:
-            session = await place.begun(server, batch_wait=60)
-            assert session.ended.status == "complete"
-            assert [len(batch.lines) for batch in server.batches] == [4, 4]
-
-    asyncio.run(run())
+    async with place.server(looks=4, upset=leap) as server:
+        session = await place.begun(server, batch_wait=60)
+        assert session.ended.status == "complete"
+        assert [len(batch.lines) for batch in server.batches] == [4, 4]
 
 
 @pytest.mark.parametrize("roles", [(), ("judge",)])
@@ -529,14 +477,11 @@ def test_batch_role_is_asked_in_batches_though_elsewhere(openai: Place, roles: t
     assert in_batches == {"main", *roles}
 
 
-def test_batch_role_that_no_arm_has_is_refused(openai: Place) -> None:
-    async def run() -> None:
-        async with openai.server() as server:
-            with pytest.raises(KoderzError, match="--batch-role referee: no model has this role here"):
-                await openai.begun(server, batch_roles=("referee",))
-            assert server.batches == []
-
-    asyncio.run(run())
+async def test_batch_role_that_no_arm_has_is_refused(openai: Place) -> None:
+    async with openai.server() as server:
+        with pytest.raises(KoderzError, match="--batch-role referee: no model has this role here"):
+            await openai.begun(server, batch_roles=("referee",))
+        assert server.batches == []
 
 
 def test_reuse_answers_what_no_batch_has(place: Place) -> None:

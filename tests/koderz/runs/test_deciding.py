@@ -21,13 +21,15 @@ from koderz.models import Price
 from koderz.plans.plan import Plan
 from koderz.runs.deciding import ArmsCompared, Decider, Judged, TaskPair, recorded_outcomes
 from koderz.runs.orchestrator import Orchestrator
+from koderz.testing import FakeModel
+from koderz.testing.factories import Line
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import PASSES, Decision, Record
 from koderz_tracker.stopping import StoppingRule, decide_pairs
-from tests.koderz.world import Run, Scripted, begun, planned, resumed
+from tests.koderz.world import Run, begun, good, planned, resumed
 
 A, B = "a", "b"
 PRICE = Price(1000, 1000)
@@ -39,9 +41,10 @@ def number_of(messages: Sequence[Message]) -> int:
 
 
 @dataclass
-class Knowing(Scripted):
+class Knowing(FakeModel):
     """A model that passes some tasks, and falls ill on others as often as they say."""
 
+    line: Line = good
     passes: Callable[[int], bool] = lambda number: True
     faults: dict[int, int] = field(default_factory=dict)  # by task
     paid: float = 0.0  # US dollars a call
@@ -132,14 +135,11 @@ class Stuck(Knowing):
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-def test_run_to_be_decided_is_not_far_ahead_of_its_first_open_task(tmp_path: Path, samples: int) -> None:
-    async def go() -> tuple[Run, Stuck]:
-        plan = await comparing(tmp_path, 60, concurrency=4, samples=samples)
-        assert plan.record.until_decided
-        b = Stuck(task=int(plan.record.until_decided.order[2].removeprefix("T/")))
-        return await begun(plan, {A: Knowing(), B: b}), b
-
-    run, b = asyncio.run(go())
+async def test_run_to_be_decided_is_not_far_ahead_of_its_first_open_task(tmp_path: Path, samples: int) -> None:
+    plan = await comparing(tmp_path, 60, concurrency=4, samples=samples)
+    assert plan.record.until_decided
+    b = Stuck(task=int(plan.record.until_decided.order[2].removeprefix("T/")))
+    run = await begun(plan, {A: Knowing(), B: b})
     assert 0 < b.others <= 3 * samples + 3 * 4 / 2 + samples
     assert run.summary.decision
     assert run.summary.decision["outcome"] == "futile"
@@ -308,30 +308,24 @@ def test_cap_ends_a_run_undecided_and_a_higher_one_decides_it(tmp_path: Path) ->
     assert run.summary.decision["tasks"] == 20
 
 
-def test_run_past_its_decision_asks_everything_and_decides_once(tmp_path: Path) -> None:
-    async def go() -> None:
-        plan = await comparing(tmp_path, 20)
-        first = await begun(plan, {A: Knowing(passes=never), B: Knowing()})
-        found = Decider(plan, recorded_outcomes(first.folder), goes_past=True)
-        assert not found.leaves_rest
-        assert not found.is_far_ahead
-        assert not any(found.is_settled(arm.name) for arm in plan.arms)
-        assert found.take(first.of("experiment")) == []
-        assert Decider(plan, recorded_outcomes(first.folder)).leaves_rest
-
-    asyncio.run(go())
+async def test_run_past_its_decision_asks_everything_and_decides_once(tmp_path: Path) -> None:
+    plan = await comparing(tmp_path, 20)
+    first = await begun(plan, {A: Knowing(passes=never), B: Knowing()})
+    found = Decider(plan, recorded_outcomes(first.folder), goes_past=True)
+    assert not found.leaves_rest
+    assert not found.is_far_ahead
+    assert not any(found.is_settled(arm.name) for arm in plan.arms)
+    assert found.take(first.of("experiment")) == []
+    assert Decider(plan, recorded_outcomes(first.folder)).leaves_rest
 
 
-def test_screen_shows_tasks_difference_interval_and_evidence(tmp_path: Path) -> None:
+async def test_screen_shows_tasks_difference_interval_and_evidence(tmp_path: Path) -> None:
     shown: list[str] = []
 
-    async def go() -> None:
-        plan = await comparing(tmp_path, 20, concurrency=1)
-        models = {A: Knowing(passes=never), B: Knowing()}
-        found: list[Orchestrator] = []
-        await begun(plan, models, started=found.append, observe=lambda _: shown.append(found[0].progress.evidence()))
-
-    asyncio.run(go())
+    plan = await comparing(tmp_path, 20, concurrency=1)
+    models = {A: Knowing(passes=never), B: Knowing()}
+    found: list[Orchestrator] = []
+    await begun(plan, models, started=found.append, observe=lambda _: shown.append(found[0].progress.evidence()))
     told = [*dict.fromkeys(shown)]
     assert told[0] == "no task counted yet"
     assert told[1] == "1/20 tasks, +100.0 points (-97.4 to +100.0), evidence 1 of 20"

@@ -12,9 +12,10 @@ import pytest
 from koderz.analysis.story import Experiments
 from koderz.cli.show import tell
 from koderz.experiments.replay import Replaying
+from koderz.testing import a_model
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.stories import Stories
-from tests.koderz.world import Run, Scripted, begun, planned, resumed
+from tests.koderz.world import Run, begun, planned, resumed
 
 SOURCE = """
 from koderz.types import Verdict
@@ -31,7 +32,7 @@ def graded(folder: Path, given: str = "") -> Run:
     (folder / "own.py").write_text(SOURCE.replace("{score}", "item % 2").replace("{given}", given))
 
     async def go() -> Run:
-        return await begun(await planned(folder, 1, solver=f"{folder}/own.py:solve"), Scripted())
+        return await begun(await planned(folder, 1, solver=f"{folder}/own.py:solve"), a_model("GOOD"))
 
     return asyncio.run(go())
 
@@ -71,7 +72,7 @@ def test_grades_made_anew_by_rescore_stand_in_their_place(tmp_path: Path) -> Non
         plan = await planned(tmp_path, 1, solver=f"{tmp_path}/own.py:solve")
         plan = replace(plan, record=first.lines[0])  # type: ignore[arg-type]
         how = Replaying(rescore=True, calls_allowed=False)
-        return await resumed(first.folder, plan, Scripted(), how, faults=True, judged=True)
+        return await resumed(first.folder, plan, a_model("GOOD"), how, faults=True, judged=True)
 
     run = asyncio.run(go())
 

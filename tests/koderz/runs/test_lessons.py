@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from koderz.testing import a_model
 from koderz.types import Lesson, Message, Sampling, Task, Verdict
-from tests.koderz.world import Run, Scripted, begun, planned, resumed
+from tests.koderz.world import Run, begun, planned, resumed
 
 
 def at_the_second(messages: Sequence[Message], sampling: Sampling) -> str:
@@ -22,10 +23,10 @@ def learning(folder: Path, monkeypatch: pytest.MonkeyPatch, lesson: Any, *, then
         plan = await planned(folder, 1, mode="iterative", max_iterations=3)
         suite = type(plan.suite)
         monkeypatch.setattr(suite, "lesson", lesson, raising=False)
-        run = await begun(plan, Scripted(at_the_second))
+        run = await begun(plan, a_model(at_the_second))
         if then:
             monkeypatch.setattr(suite, "lesson", then)
-            run = await resumed(run.folder, plan, Scripted(), faults=True)
+            run = await resumed(run.folder, plan, a_model("GOOD"), faults=True)
         return run
 
     return asyncio.run(go())

@@ -17,9 +17,10 @@ from koderz.plans.estimate import estimate
 from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
 from koderz.suites.suite import JudgeContext
+from koderz.testing import FakeModel, a_model
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.journal import NAME
-from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
+from tests.koderz.world import Run, Words, begun, planned, resumed
 
 
 @dataclass
@@ -56,8 +57,8 @@ async def judged_plan(folder: Path, *, threshold: int = 2, mode: str = "zero-sho
     return replace(plan, suite=Asked(plan.tasks, threshold=threshold), arms=arms)
 
 
-def models(judge: Scripted) -> dict[str, Scripted]:
-    return {"scripted": Scripted(), "grader": judge}
+def models(judge: FakeModel) -> dict[str, FakeModel]:
+    return {"scripted": a_model("GOOD"), "grader": judge}
 
 
 def kinds(run: Run) -> list[tuple[str, str]]:
@@ -74,11 +75,8 @@ def test_estimate_counts_the_calls_of_the_judge(tmp_path: Path, mode: str, calls
     assert 0 < found.cost[0] <= found.cost[1]
 
 
-def test_judge_asks_the_model_in_its_role_recorded_and_priced(tmp_path: Path) -> None:
-    async def go() -> Run:
-        return await begun(await judged_plan(tmp_path), models(Scripted(yes)))
-
-    run = asyncio.run(go())
+async def test_judge_asks_the_model_in_its_role_recorded_and_priced(tmp_path: Path) -> None:
+    run = await begun(await judged_plan(tmp_path), models(a_model(yes)))
 
     assert kinds(run) == [("call", "attempt"), ("call", "judge"), ("call", "judge"), ("attempt", "")]
     assert {call.role for call in run.of("call")[1:]} == {"judge"}
@@ -86,40 +84,35 @@ def test_judge_asks_the_model_in_its_role_recorded_and_priced(tmp_path: Path) ->
     assert (result.success, result.cost, result.cost_by_tier) == (True, 0.5, {"judge": 0.5, "local": 0.0})
 
 
-def test_judge_without_a_model_in_its_role_is_handed_none(tmp_path: Path) -> None:
-    async def go() -> Run:
-        plan = await planned(tmp_path, 1)
-        return await begun(replace(plan, suite=Asked(plan.tasks)), Scripted())
-
-    assert [kind for kind, _ in kinds(asyncio.run(go()))] == ["call", "attempt"]
+async def test_judge_without_a_model_in_its_role_is_handed_none(tmp_path: Path) -> None:
+    plan = await planned(tmp_path, 1)
+    run = await begun(replace(plan, suite=Asked(plan.tasks)), a_model("GOOD"))
+    assert [kind for kind, _ in kinds(run)] == ["call", "attempt"]
 
 
-def test_judge_cut_off_after_any_line_asks_nothing_twice(tmp_path: Path) -> None:
-    async def go() -> None:
-        plan = await judged_plan(tmp_path, mode="iterative")
-        run = await begun(plan, models(Scripted(no)))
-        journal = run.folder / NAME
-        lines = journal.read_bytes().splitlines(keepends=True)
-        keys = sorted(call.key for call in run.of("call"))
-        assert len(keys) == 6
-        for kept in range(1, len(lines)):
-            journal.write_bytes(b"".join(lines[:kept]))
-            again = await resumed(run.folder, plan, models(Scripted(no)))
-            assert sorted(call.key for call in again.of("call")) == keys, f"cut off after {kept} lines"
-            assert again.ended.status == "complete"
-
-    asyncio.run(go())
+async def test_judge_cut_off_after_any_line_asks_nothing_twice(tmp_path: Path) -> None:
+    plan = await judged_plan(tmp_path, mode="iterative")
+    run = await begun(plan, models(a_model(no)))
+    journal = run.folder / NAME
+    lines = journal.read_bytes().splitlines(keepends=True)
+    keys = sorted(call.key for call in run.of("call"))
+    assert len(keys) == 6
+    for kept in range(1, len(lines)):
+        journal.write_bytes(b"".join(lines[:kept]))
+        again = await resumed(run.folder, plan, models(a_model(no)))
+        assert sorted(call.key for call in again.of("call")) == keys, f"cut off after {kept} lines"
+        assert again.ended.status == "complete"
 
 
 def test_rescore_uses_the_judges_replies_again_unless_told_otherwise(tmp_path: Path) -> None:
-    async def rescored(run: Run, plan: Plan, *, judge_anew: bool = False) -> tuple[Run, Scripted]:
-        judge = Scripted(no)
+    async def rescored(run: Run, plan: Plan, *, judge_anew: bool = False) -> tuple[Run, FakeModel]:
+        judge = a_model(no)
         how = Replaying(rescore=True, calls_allowed=False, judge_anew=judge_anew)
         return await resumed(run.folder, plan, models(judge), how, faults=True, judged=True), judge
 
     async def go() -> None:
         plan = await judged_plan(tmp_path)
-        run = await begun(plan, models(Scripted(yes)))
+        run = await begun(plan, models(a_model(yes)))
         stricter = replace(plan, suite=Asked(plan.tasks, threshold=3))
 
         again, judge = await rescored(run, stricter)
@@ -133,22 +126,19 @@ def test_rescore_uses_the_judges_replies_again_unless_told_otherwise(tmp_path: P
     asyncio.run(go())
 
 
-def test_judge_replies_are_reused_by_their_key(tmp_path: Path) -> None:
+async def test_judge_replies_are_reused_by_their_key(tmp_path: Path) -> None:
     async def rescored(folder: Path, known_by: str) -> Run:
         plan = await judged_plan(folder)
-        run = await begun(replace(plan, suite=Asked(plan.tasks, known_by=known_by)), models(Scripted(yes)))
+        run = await begun(replace(plan, suite=Asked(plan.tasks, known_by=known_by)), models(a_model(yes)))
         stricter = replace(plan, suite=Asked(plan.tasks, threshold=4, known_by=known_by))
         how = Replaying(rescore=True, calls_allowed=False)
-        return await resumed(run.folder, stricter, models(Scripted(no)), how, faults=True, judged=True)
+        return await resumed(run.folder, stricter, models(a_model(no)), how, faults=True, judged=True)
 
     for name in ("known", "unknown"):
         (tmp_path / name).mkdir()
 
-    async def go() -> None:
-        assert (await rescored(tmp_path / "known", "answer")).summary.results[0].success is False
-        assert "needs a call" in (await rescored(tmp_path / "unknown", "")).summary.faults[0]["reason"]
-
-    asyncio.run(go())
+    assert (await rescored(tmp_path / "known", "answer")).summary.results[0].success is False
+    assert "needs a call" in (await rescored(tmp_path / "unknown", "")).summary.faults[0]["reason"]
 
 
 @pytest.mark.parametrize("judged_by_model", [True, False])

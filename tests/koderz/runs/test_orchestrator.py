@@ -19,54 +19,40 @@ from koderz.experiments.replay import Replaying
 from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
 from koderz.suites.suite import JudgeContext
+from koderz.testing import FakeModel, a_model
+from koderz.testing.factories import Answer, Line
 from koderz.types import Completion, Measure, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Record, encode
 from koderz_tracker.summary import summarize
-from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned, resumed
+from tests.koderz.world import Crowded, Run, Words, begun, good, planned, resumed
 
 
-def carried_out(folder: Path, model: Scripted, n: int = 3, **settings: Any) -> Run:
+def carried_out(folder: Path, model: FakeModel, n: int = 3, **settings: Any) -> Run:
     async def go() -> Run:
         return await begun(await planned(folder, n, **settings), model)
 
     return asyncio.run(go())
 
 
-def with_solver(folder: Path, source: str, model: Scripted | None = None, **settings: Any) -> Run:
+def with_solver(folder: Path, source: str, model: FakeModel | None = None, **settings: Any) -> Run:
     """A run by a user's own solver, `solve` in a file."""
     path = folder / "own.py"
     path.write_text(source)
-    return carried_out(folder, model or Scripted(), solver=f"{path}:solve", **settings)
+    return carried_out(folder, model or a_model("GOOD"), solver=f"{path}:solve", **settings)
 
 
-def failing(*failures: BaseException, then: str = "GOOD") -> Callable[[Sequence[Message], Sampling], str]:
-    """A line that raises each failure once, in turn."""
-    left = list(failures)
-
-    def line(messages: Sequence[Message], sampling: Sampling) -> str:
-        if left:
-            raise left.pop(0)
-        return then
-
-    return line
-
-
-def of_task(number: int, otherwise: str, failure: Fault) -> Callable[[Sequence[Message], Sampling], str]:
-    """A line that fails on one task."""
+def of_task(number: int, answer: str | Fault, others: str) -> Line:
+    """A line that answers one task otherwise than the others."""
 
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
-        if f"def f{number}()" in messages[1]["content"]:
-            raise failure
-        return otherwise
+        said = answer if f"def f{number}()" in messages[1]["content"] else others
+        if isinstance(said, Fault):
+            raise said
+        return said
 
     return line
-
-
-def of_first_task(first: str, others: str) -> Callable[[Sequence[Message], Sampling], str]:
-    """A line that answers the first task otherwise than the others."""
-    return lambda messages, sampling: first if "def f0()" in messages[1]["content"] else others
 
 
 # Whole runs
@@ -78,7 +64,7 @@ def test_answered_by_counts_calls_by_the_name_that_answered(tmp_path: Path) -> N
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
         return Completion("BAD" if len(names) % 2 else "GOOD", model=names.pop(0) if names else "other")
 
-    run = carried_out(tmp_path, Scripted(line), n=2, mode="iterative", concurrency=1)
+    run = carried_out(tmp_path, a_model(line), n=2, mode="iterative", concurrency=1)
 
     answered = Counter(call.answered_by for call in run.of("call") if call.answered_by not in ("", "scripted"))
     assert answered["other"] >= 1
@@ -91,46 +77,37 @@ def test_answered_by_counts_calls_by_the_name_that_answered(tmp_path: Path) -> N
 
 
 def test_throttled_counts_refusals_for_load_by_provider(tmp_path: Path) -> None:
-    refusals = [2, 0, 1]
-
-    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
-        if not refusals:
-            raise Fault("429 for ever", cause="unreachable", throttled={"ollama": 3})
-        return Completion("GOOD", throttled=refusals.pop())
-
-    run = carried_out(tmp_path, Scripted(line), n=4, concurrency=1)
+    refused = Fault("429 for ever", cause="unreachable", throttled={"ollama": 3})
+    model = a_model([*(Completion("GOOD", throttled=tries) for tries in (1, 0, 2)), refused])
+    run = carried_out(tmp_path, model, n=4, concurrency=1)
 
     assert sorted(call.throttled for call in run.of("call")) == [0, 1, 2]
     assert [fault.throttled for fault in run.of("fault")] == [{"ollama": 3}]
     assert sum(run.summary.throttled.values()) == 6
 
 
-def test_unknown_ends_are_counted_by_their_words_whatever_was_killed(tmp_path: Path) -> None:
+async def test_unknown_ends_are_counted_by_their_words_whatever_was_killed(tmp_path: Path) -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
         is_first, is_again = "def f0()" in messages[1]["content"], len(messages) > 2
         if is_first and is_again:
             raise Fault("gone", cause="unreachable")
         return Completion("GOOD" if is_again else "BAD", finish_reason="stop" if is_again else "gone_fishing")
 
-    async def go() -> None:
-        plan = await planned(tmp_path, 3, mode="iterative", concurrency=1)
-        whole = await begun(plan, Scripted(line))
-        assert (len(whole.of("fault")), whole.summary.unknown_ends) == (1, {"gone_fishing": 3})
-        assert whole.summary.cautions == ["3 replies ended by 'gone_fishing', which koderz doesn't know"]
-        journal = whole.folder / NAME
-        lines = journal.read_bytes().splitlines(keepends=True)
-        for kept in range(1, len(lines)):
-            journal.write_bytes(b"".join(lines[:kept]))
-            run = await resumed(whole.folder, plan, Scripted(line))
-            assert run.summary.unknown_ends == {"gone_fishing": 3}, f"cut off after {kept} lines"
-
-    asyncio.run(go())
+    plan = await planned(tmp_path, 3, mode="iterative", concurrency=1)
+    whole = await begun(plan, a_model(line))
+    assert (len(whole.of("fault")), whole.summary.unknown_ends) == (1, {"gone_fishing": 3})
+    assert whole.summary.cautions == ["3 replies ended by 'gone_fishing', which koderz doesn't know"]
+    journal = whole.folder / NAME
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for kept in range(1, len(lines)):
+        journal.write_bytes(b"".join(lines[:kept]))
+        run = await resumed(whole.folder, plan, a_model(line))
+        assert run.summary.unknown_ends == {"gone_fishing": 3}, f"cut off after {kept} lines"
 
 
 def test_rare_unknown_ends_are_told_together(tmp_path: Path) -> None:
-    words = iter(["b"] * 2 + [*"cdefgh"])
-    run = carried_out(tmp_path, Scripted(lambda *_: Completion("GOOD", finish_reason=next(words))), n=8, concurrency=1)
-    told = run.summary.cautions
+    model = a_model([Completion("GOOD", finish_reason=word) for word in "bbcdefgh"])
+    told = carried_out(tmp_path, model, n=8, concurrency=1).summary.cautions
     assert (told[0], len(told)) == ("2 replies ended by 'b', which koderz doesn't know", 6)
     assert told[5] == "2 replies ended by other words, which koderz doesn't know"
 
@@ -146,15 +123,12 @@ TOOL = {"id": "1", "type": "function", "function": {"name": "python", "arguments
         Completion("", finish_reason="MALFORMED_FUNCTION_CALL"),
     ],
 )
-def test_call_of_a_tool_alone_is_a_failure(tmp_path: Path, completion: Completion) -> None:
-    lines = iter([completion] * 3 + [Completion("GOOD", tool_calls=(TOOL,)), Completion("GOOD")])
+async def test_call_of_a_tool_alone_is_a_failure(tmp_path: Path, completion: Completion) -> None:
+    model = a_model([*[completion] * 3, Completion("GOOD", tool_calls=(TOOL,)), Completion("GOOD")])
     shares = (Measure("score", "higher", "share"), Measure("f1", "higher", "share"), Measure("seconds", "lower"))
 
-    async def go() -> Run:
-        plan = await planned(tmp_path, 5, concurrency=1)
-        return await begun(replace(plan, suite=Words(plan.tasks, measures=shares)), Scripted(lambda *_: next(lines)))
-
-    run = asyncio.run(go())
+    plan = await planned(tmp_path, 5, concurrency=1)
+    run = await begun(replace(plan, suite=Words(plan.tasks, measures=shares)), model)
     figures = run.summary.summary
     assert (len(run.of("call")), len(run.of("fault")), figures.success_rate) == (5, 0, 40.0)
     assert (figures.causes, figures.verdicts) == ({"tool_call": 3}, {"error": 3, "passed": 2})
@@ -174,10 +148,10 @@ def test_prompt_longer_than_the_context_is_a_failure(tmp_path: Path, mode: str) 
     async def go() -> tuple[Run, Run]:
         plan = await planned(tmp_path, 2, mode=mode)
         plan = replace(plan, suite=Words(plan.tasks, measures=shares))
-        model, how = Scripted(lambda *_: LONG), Replaying(rescore=True, calls_allowed=False)
+        model, how = a_model(LONG), Replaying(rescore=True, calls_allowed=False)
         first = await begun(plan, model)
         assert len(model.asked) == 2
-        return first, await resumed(first.folder, plan, Scripted(), how, judged=True)
+        return first, await resumed(first.folder, plan, a_model("GOOD"), how, judged=True)
 
     for run in asyncio.run(go()):
         assert [(r.verdict, r.cause, r.score, r.iterations) for r in run.summary.results] == [
@@ -191,7 +165,7 @@ def test_conversation_longer_than_the_context_fails_with_its_last_verdict(tmp_pa
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
         return LONG if len(messages) > 4 else Completion("BAD", tokens_out=len(messages))
 
-    run = carried_out(tmp_path, Scripted(line), n=1, mode="iterative", temperature=0.5)
+    run = carried_out(tmp_path, a_model(line), n=1, mode="iterative", temperature=0.5)
     (result,) = run.summary.results
     assert (result.cause, result.iterations, result.calls) == ("assertion", 2, 3)
     assert result.note == "The conversation no longer fits the model's context."
@@ -201,14 +175,14 @@ def test_prompt_longer_than_a_helpers_context_is_a_fault(tmp_path: Path) -> None
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
         return Completion("GOOD") if messages[0]["role"] == "system" else LONG
 
-    run = carried_out(tmp_path, Scripted(line), n=1, mode="iterative", frontier_spec_model="scripted")
+    run = carried_out(tmp_path, a_model(line), n=1, mode="iterative", frontier_spec_model="scripted")
     (fault,) = run.of("fault")
     assert (fault.cause, fault.calls) == ("rejected", 0)
     assert "in the role spec: 400: the prompt is too long" in fault.reason
 
 
 def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
-    run = carried_out(tmp_path, Scripted(), n=3)
+    run = carried_out(tmp_path, a_model("GOOD"), n=3)
 
     assert run.ended.status == "complete"
     kinds = Counter(line.kind for line in run.lines)
@@ -217,7 +191,7 @@ def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path
 
 
 def test_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> None:
-    run = carried_out(tmp_path, Scripted(bad), n=2, mode="comparative", max_iterations=2, concurrency=1)
+    run = carried_out(tmp_path, a_model("BAD"), n=2, mode="comparative", max_iterations=2, concurrency=1)
 
     names = {line.experiment_id: (line.problem_id, line.solver) for line in run.of("experiment")}
     assert [*dict.fromkeys(names[call.experiment_id] for call in run.of("call"))] == [
@@ -234,7 +208,7 @@ def test_concurrency_is_reached_and_never_passed(tmp_path: Path) -> None:
 
 
 def test_samples_are_separate_calls_with_their_own_seeds(tmp_path: Path) -> None:
-    model = Scripted()
+    model = a_model("GOOD")
     run = carried_out(tmp_path, model, n=2, samples=3, seed=40)
 
     assert sorted(sampling.seed or 0 for _, sampling in model.asked) == [40, 40, 41, 41, 42, 42]
@@ -243,20 +217,17 @@ def test_samples_are_separate_calls_with_their_own_seeds(tmp_path: Path) -> None
     assert {line.sampling["seed"] for line in run.of("call")} == {40, 41, 42}
 
 
-def test_observers_hear_of_lines_that_are_on_disk(tmp_path: Path) -> None:
+async def test_observers_hear_of_lines_that_are_on_disk(tmp_path: Path) -> None:
     heard: dict[str, list[str]] = {}
 
-    async def go() -> Run:
-        plan = await planned(tmp_path, 2, concurrency=1)
-        journal = plan.settings.results / plan.name / NAME
+    plan = await planned(tmp_path, 2, concurrency=1)
+    journal = plan.settings.results / plan.name / NAME
 
-        def observe(record: Record) -> None:
-            heard.setdefault(getattr(record, "experiment_id", ""), []).append(record.kind)
-            assert f'{{"kind":"{record.kind}","time":"{record.time}"' in journal.read_text()
+    def observe(record: Record) -> None:
+        heard.setdefault(getattr(record, "experiment_id", ""), []).append(record.kind)
+        assert f'{{"kind":"{record.kind}","time":"{record.time}"' in journal.read_text()
 
-        return await begun(plan, Scripted(), observe=observe)
-
-    assert asyncio.run(go()).ended.status == "complete"
+    assert (await begun(plan, a_model("GOOD"), observe=observe)).ended.status == "complete"
     assert [*heard.values()] == [["call", "attempt", "experiment"]] * 2
 
 
@@ -266,7 +237,7 @@ def test_observer_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None
             raise BrokenPipeError(32, "Broken pipe")
 
     async def go() -> None:
-        await begun(await planned(tmp_path, 1), Scripted(), observe=observe)
+        await begun(await planned(tmp_path, 1), a_model("GOOD"), observe=observe)
 
     with pytest.raises(BrokenPipeError):
         asyncio.run(go())
@@ -275,26 +246,20 @@ def test_observer_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None
 # Faults
 
 
-def test_fault_ends_its_experiment_alone_and_retry_runs_just_it(tmp_path: Path) -> None:
-    async def go() -> tuple[Run, Run, Scripted]:
-        plan = await planned(tmp_path, 4)
-        first = await begun(plan, Scripted(of_task(1, "GOOD", Fault("the server is gone"))))
-        assert first.ended.status == "incomplete"
-        assert [line.reason for line in first.of("fault")] == ["the server is gone"]
-        well = Scripted()
-        return first, await resumed(first.folder, plan, well, faults=True), well
-
-    _, retried, well = asyncio.run(go())
+async def test_fault_ends_its_experiment_alone_and_retry_runs_just_it(tmp_path: Path) -> None:
+    plan = await planned(tmp_path, 4)
+    first = await begun(plan, a_model(of_task(1, Fault("the server is gone"), "GOOD")))
+    assert first.ended.status == "incomplete"
+    assert [line.reason for line in first.of("fault")] == ["the server is gone"]
+    well = a_model("GOOD")
+    retried = await resumed(first.folder, plan, well, faults=True)
     assert retried.ended.status == "complete"
     assert len(well.asked) == 1
     assert (len(retried.summary.results), retried.summary.faults) == (4, [])
 
 
 def test_faults_in_a_row_stop_the_run(tmp_path: Path) -> None:
-    def line(messages: Sequence[Message], sampling: Sampling) -> str:
-        raise Fault("no route")
-
-    model = Scripted(line)
+    model = a_model(Fault("no route"))
     run = carried_out(tmp_path, model, n=60, concurrency=2)
 
     assert run.ended.status == "incomplete"
@@ -304,56 +269,36 @@ def test_faults_in_a_row_stop_the_run(tmp_path: Path) -> None:
 
 
 def test_faults_now_and_then_do_not_stop_the_run(tmp_path: Path) -> None:
-    def line(messages: Sequence[Message], sampling: Sampling) -> str:
-        if "def f7()" in messages[1]["content"]:
-            return "GOOD"
-        raise Fault("now and then")
-
-    run = carried_out(tmp_path, Scripted(line), n=16, concurrency=1)
+    answers: list[Answer] = [*[Fault("now and then")] * 7, "GOOD", Fault("now and then")]
+    run = carried_out(tmp_path, a_model(answers), n=16, concurrency=1)
 
     assert len(run.of("fault")) == 15
     assert run.ended.reason == ""
 
 
-def test_fatal_fault_ends_the_run_and_leaves_the_rest_undone(tmp_path: Path) -> None:
-    async def go() -> tuple[Run, Run]:
-        plan = await planned(tmp_path, 20, concurrency=8)
-        first = await begun(plan, Scripted(failing(*[FatalFault("the key is wrong")] * 20)))
-        return first, await resumed(first.folder, plan, Scripted())
+async def test_fatal_fault_is_met_once_ends_the_run_and_leaves_the_rest_undone(tmp_path: Path) -> None:
+    model = a_model(FatalFault("the key is wrong"))
 
-    first, second = asyncio.run(go())
+    plan = await planned(tmp_path, 20, concurrency=8)
+    first = await begun(plan, model)
+    second = await resumed(first.folder, plan, a_model("GOOD"))
+    assert len(model.asked) == 1
     assert (first.ended.status, first.ended.reason) == ("failed", "the key is wrong")
     assert not first.of("call")
     assert (second.ended.status, len(second.summary.results), second.of("fault")) == ("complete", 20, [])
 
 
-def test_bad_key_is_tried_once(tmp_path: Path) -> None:
-    model = Scripted(failing(*[FatalFault("the key is wrong")] * 20))
-
-    carried_out(tmp_path, model, n=20, concurrency=8)
-
-    assert len(model.asked) == 1
-
-
 # The cost cap
 
 
-def test_cap_stops_before_it_is_passed_and_resume_pays_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    priced = Price(0.0, 1e4)  # a cent a token
+async def test_cap_stops_before_it_is_passed_and_resume_pays_nothing_twice(tmp_path: Path) -> None:
+    answer, priced = Completion("GOOD", tokens_out=5, cost=0.05), Price(0.0, 1e4)  # a cent a token
 
-    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
-        return Completion("GOOD", tokens_out=5, cost=0.05)
-
-    async def go() -> tuple[Run, Run, Scripted]:
-        plan = await planned(tmp_path, 20, max_cost=0.52, max_tokens=10, concurrency=4)
-        first = await begun(plan, Scripted(line, priced))
-        richer = replace(plan, settings=replace(plan.settings, max_cost=50.0))
-        model = Scripted(line, priced)
-        return first, await resumed(first.folder, richer, model), model
-
-    first, second, model = asyncio.run(go())
+    plan = await planned(tmp_path, 20, max_cost=0.52, max_tokens=10, concurrency=4)
+    first = await begun(plan, a_model(answer, price=priced))
+    richer = replace(plan, settings=replace(plan.settings, max_cost=50.0))
+    model = a_model(answer, price=priced)
+    second = await resumed(first.folder, richer, model)
     assert first.ended.status == "stopped"
     assert "the cost cap of $0.52 is reached" in first.ended.reason
     assert len(first.of("call")) == 9  # 0.45 is spent, and 0.10 more might pass the cap
@@ -365,31 +310,43 @@ def test_cap_stops_before_it_is_passed_and_resume_pays_nothing_twice(
 # Resuming
 
 
-def test_resume_after_any_line_ends_the_same_and_asks_nothing_twice(tmp_path: Path) -> None:
+async def test_resume_after_any_line_ends_the_same_and_asks_nothing_twice(tmp_path: Path) -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
         failures = len(messages) // 2 - 1
         return "GOOD" if failures == 1 and "def f1()" in messages[1]["content"] else f"BAD {failures}"
 
-    async def go() -> None:
-        plan = await planned(tmp_path, 2, mode="comparative", max_iterations=3, concurrency=2)
-        model = Scripted(line)
-        whole = await begun(plan, model)
-        journal = whole.folder / NAME
-        lines = journal.read_bytes().splitlines(keepends=True)
-        keys = Counter((call.experiment_id, call.key) for call in whole.of("call"))
-        for kept in range(1, len(lines)):
-            journal.write_bytes(b"".join(lines[:kept]))
-            again = Scripted(line)
-            run = await resumed(whole.folder, plan, again)
-            assert Counter((call.experiment_id, call.key) for call in run.of("call")) == keys
-            assert len(again.asked) == len(model.asked) - sum(b'{"kind":"call"' in text for text in lines[:kept])
-            assert _figures(run) == _figures(whole), f"cut off after {kept} lines"
-
-    asyncio.run(go())
+    plan = await planned(tmp_path, 2, mode="comparative", max_iterations=3, concurrency=2)
+    model = a_model(line)
+    whole = await begun(plan, model)
+    journal = whole.folder / NAME
+    lines = journal.read_bytes().splitlines(keepends=True)
+    keys = Counter((call.experiment_id, call.key) for call in whole.of("call"))
+    for kept in range(1, len(lines)):
+        journal.write_bytes(b"".join(lines[:kept]))
+        again = a_model(line)
+        run = await resumed(whole.folder, plan, again)
+        assert Counter((call.experiment_id, call.key) for call in run.of("call")) == keys
+        assert len(again.asked) == len(model.asked) - sum(b'{"kind":"call"' in text for text in lines[:kept])
+        assert _figures(run) == _figures(whole), f"cut off after {kept} lines"
 
 
 def _figures(run: Run) -> list[Any]:
     return [(r.experiment_id, r.success, r.iterations, r.calls, r.tokens) for r in run.summary.results]
+
+
+def cut_and_resumed(folder: Path, source: str, kept: Callable[[list[bytes]], list[bytes]]) -> tuple[Run, FakeModel]:
+    """A run by a user's own solver, of which some lines are left when it is resumed, at a dollar a call."""
+    (folder / "own.py").write_text(source)
+    first, second = (a_model(Completion("GOOD", cost=1.0)) for _ in range(2))
+
+    async def go() -> Run:
+        plan = await planned(folder, 1, solver=f"{folder}/own.py:solve")
+        run = await begun(plan, first)
+        journal = run.folder / NAME
+        journal.write_bytes(b"".join(kept(journal.read_bytes().splitlines(keepends=True))))
+        return await resumed(run.folder, plan, second)
+
+    return asyncio.run(go()), second
 
 
 def test_stall_of_the_machine_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,16 +361,8 @@ async def solve(task, ask, judge):
     await asyncio.sleep(0.04)
     return await judge(task, await ask([*task.messages, {"role": "assistant", "content": first.text}]))
 """
-    (tmp_path / "own.py").write_text(source)
-
-    async def go() -> Run:
-        plan = await planned(tmp_path, 1, solver=f"{tmp_path}/own.py:solve")
-        run = await begun(plan, Scripted())
-        lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
-        (run.folder / NAME).write_bytes(b"".join(line for line in lines if b'"kind":"experiment"' not in line))
-        return await resumed(run.folder, plan, Scripted())
-
-    assert [line.reason for line in asyncio.run(go()).of("fault")] == []
+    run, _ = cut_and_resumed(tmp_path, source, lambda lines: [x for x in lines if b'"kind":"experiment"' not in x])
+    assert [line.reason for line in run.of("fault")] == []
 
 
 def test_restarting_solver_is_answered_by_what_it_paid(tmp_path: Path) -> None:
@@ -424,41 +373,25 @@ async def solve(task, ask, judge):
 
 solve.resume = "restart"
 """
-    (tmp_path / "own.py").write_text(source)
-
-    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
-        return Completion("GOOD", cost=1.0)
-
-    async def go() -> tuple[Run, Scripted]:
-        plan = await planned(tmp_path, 1, solver=f"{tmp_path}/own.py:solve")
-        run = await begun(plan, Scripted(line))
-        lines = (run.folder / NAME).read_bytes().splitlines(keepends=True)
-        (run.folder / NAME).write_bytes(b"".join(lines[:2]))  # the plan and the first call
-        model = Scripted(line)
-        return await resumed(run.folder, plan, model), model
-
-    run, model = asyncio.run(go())
+    run, model = cut_and_resumed(tmp_path, source, lambda lines: lines[:2])  # the plan and the first call
     assert len(model.asked) == 1
     assert [call.call for call in run.of("call")] == [1, 2]
     (result,) = run.summary.results
     assert (result.success, result.cost, result.calls) == (True, 2.0, 2)
 
 
-def test_stop_lets_nothing_begin(tmp_path: Path) -> None:
-    async def go() -> tuple[Run, Run]:
-        plan = await planned(tmp_path, 12, concurrency=2)
-        running: list[Orchestrator] = []
+async def test_stop_lets_nothing_begin(tmp_path: Path) -> None:
+    plan = await planned(tmp_path, 12, concurrency=2)
+    running: list[Orchestrator] = []
 
-        class Stopper(Scripted):
-            async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-                if len(self.asked) == 4:
-                    running[0].stop("interrupted", "enough")
-                return await super().complete(messages, sampling)
+    class Stopper(FakeModel):
+        async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+            if len(self.asked) == 4:
+                running[0].stop("interrupted", "enough")
+            return await super().complete(messages, sampling)
 
-        first = await begun(plan, Stopper(), started=running.append)
-        return first, await resumed(first.folder, plan, Scripted())
-
-    first, second = asyncio.run(go())
+    first = await begun(plan, Stopper(good), started=running.append)
+    second = await resumed(first.folder, plan, a_model("GOOD"))
     assert (first.ended.status, first.ended.reason) == ("interrupted", "enough")
     assert 4 <= len(first.of("experiment")) <= 6
     assert len(first.of("call")) == len(first.of("experiment"))  # what was under way went on
@@ -468,18 +401,20 @@ def test_stop_lets_nothing_begin(tmp_path: Path) -> None:
 # Rescoring
 
 
-def rescored(folder: Path, *, lines_kept: int, judged_as: str, n: int, calls: bool = False) -> tuple[Run, Scripted]:
+def rescored(
+    folder: Path, *, lines_kept: int | None = None, judged_as: str = "nothing", n: int, **settings: Any
+) -> tuple[Run, FakeModel]:
     """A run of GOOD answers one by one, cut off after some lines, rescored by a judge that passes `judged_as` alone."""
 
-    async def go() -> tuple[Run, Scripted]:
-        plan = await planned(folder, n, concurrency=1)
-        run = await begun(plan, Scripted())
+    async def go() -> tuple[Run, FakeModel]:
+        plan = await planned(folder, n, concurrency=1, **settings)
+        run = await begun(plan, a_model("GOOD"))
         lines = [encode(line) for line in _one_by_one(run.lines)]
         (run.folder / NAME).write_bytes(b"".join(lines[:lines_kept]))
         index_path(run.folder / NAME).unlink()
         plan.suite.passing = judged_as  # type: ignore[attr-defined]
-        model = Scripted()
-        how = Replaying(rescore=True, calls_allowed=calls)
+        model = a_model("GOOD")
+        how = Replaying(rescore=True, calls_allowed=False)
         return await resumed(run.folder, plan, model, how, faults=True, judged=True), model
 
     return asyncio.run(go())
@@ -492,7 +427,7 @@ def _one_by_one(lines: Sequence[Record]) -> list[Record]:
 
 
 def test_rescoring_judges_what_is_on_record_anew_and_asks_nothing(tmp_path: Path) -> None:
-    run, model = rescored(tmp_path, lines_kept=1 + 9 + 1, judged_as="nothing", n=3)
+    run, model = rescored(tmp_path, lines_kept=1 + 9 + 1, n=3)
 
     assert model.asked == []
     assert [result.success for result in run.summary.results] == [False] * 3
@@ -507,14 +442,7 @@ def test_rescoring_leaves_alone_what_was_never_begun(tmp_path: Path) -> None:
 
 
 def test_rescoring_goes_on_however_many_experiments_need_a_call(tmp_path: Path) -> None:
-    async def go() -> Run:
-        plan = await planned(tmp_path, 30, mode="iterative", max_iterations=2, concurrency=1)
-        run = await begun(plan, Scripted())
-        plan.suite.passing = "nothing"  # type: ignore[attr-defined]
-        how = Replaying(rescore=True, calls_allowed=False)
-        return await resumed(run.folder, plan, Scripted(), how, faults=True, judged=True)
-
-    run = asyncio.run(go())
+    run, _ = rescored(tmp_path, n=30, mode="iterative", max_iterations=2)
     assert len(run.summary.faults) == 30
     assert {row["reason"] for row in run.summary.faults} == {"rescore: needs a call"}
 
@@ -534,7 +462,7 @@ async def solve(task, ask, judge, once, rng, prompts, *, seed, max_iterations=3)
     assert (reply.text, reply.call, reply.tokens) == ("GOOD", 1, 15)
     return await judge(task, reply)
 """
-    model = Scripted()
+    model = a_model("GOOD")
     run = with_solver(tmp_path, source, model, seed=7, max_iterations=4)
 
     assert [result.solver for result in run.summary.results] == ["solve"] * 3
@@ -545,14 +473,23 @@ async def solve(task, ask, judge, once, rng, prompts, *, seed, max_iterations=3)
 
 ENDS = {
     "raises": ("raise RuntimeError('oh')", "the solver raised RuntimeError: oh"),
+    "raises an error of koderz'": ("from koderz import KoderzError; raise KoderzError('mine')", "mine"),
+    "raises half a character": ("raise ValueError('\\ud800')", "the solver raised ValueError"),
     "returns nothing": ("await judge(task, 'GOOD')", "the solver returned NoneType, not the Verdict that judge"),
     "returns a truth": ("return True", "the solver returned bool, not the Verdict that judge"),
+    "returns an unknown word": (
+        "from koderz import Verdict; return Verdict('opt')",
+        "the solver returned the verdict 'opt'; it is one of passed, failed, timeout, error",
+    ),
+    "notes half a character": ("return replace(await judge(task, 'GOOD'), note='\\ud800')", ""),
+    "measures no number": ("return replace(await judge(task, 'GOOD'), metrics={'x': object()})", ""),
     "asks an unplanned model": (
         "return await ask(task.messages, model='gpt-4o')",
         "asks gpt-4o, which its arm hasn't got",
     ),
     "asks oddly": ("return await ask(task.messages, heat=3)", "ask has no sampling parameter heat; it has temperature"),
     "asks in prose": ("return await ask('hello')", "ask: message 1 has to be a dict with role and content"),
+    "cancels what it asks": ("asking = asyncio.create_task(ask(task.messages)); asking.cancel(); await asking", ""),
     "keeps no JSON": ("return await once('x', lambda: object())", "the solver raised TypeError"),
 }
 
@@ -560,7 +497,8 @@ ENDS = {
 @pytest.mark.parametrize("case", ENDS)
 def test_error_in_a_solver_is_a_fault_with_its_reason(tmp_path: Path, case: str) -> None:
     body, reason = ENDS[case]
-    run = with_solver(tmp_path, f"async def solve(task, ask, judge, once):\n    {body}\n", n=2)
+    imports = "import asyncio\nfrom dataclasses import replace\n\n"
+    run = with_solver(tmp_path, f"{imports}async def solve(task, ask, judge, once):\n    {body}\n", n=2)
 
     assert run.ended.status == "incomplete"
     assert len(run.summary.faults) == 2
@@ -576,7 +514,7 @@ async def solve(task, ask, judge):
     except Exception:
         return await judge(task, "GOOD")
 """
-    run = with_solver(tmp_path, source, Scripted(failing(*[Fault("gone")] * 3)))
+    run = with_solver(tmp_path, source, a_model(Fault("gone")))
 
     assert [row["reason"] for row in run.summary.faults] == ["gone"] * 3
 
@@ -591,25 +529,10 @@ async def solve(task, ask, judge):
     await asyncio.sleep(0)
     return await judge(task, "GOOD")
 """
-    run = with_solver(tmp_path, source, Scripted(delay=0.02))
+    run = with_solver(tmp_path, source, a_model("GOOD", delay=0.02))
 
     assert len(run.of("call")) == 3
     assert [result.calls for result in run.summary.results] == [1] * 3
-
-
-def test_solver_that_ends_by_a_cancellation_of_its_own_is_a_fault(tmp_path: Path) -> None:
-    source = """
-import asyncio
-
-async def solve(task, ask, judge):
-    asking = asyncio.create_task(ask(task.messages))
-    asking.cancel()
-    await asking
-"""
-    run = with_solver(tmp_path, source)
-
-    assert run.ended.status == "incomplete"
-    assert len(run.summary.faults) == 3
 
 
 def test_solver_that_cancels_itself_is_a_fault(tmp_path: Path) -> None:
@@ -630,48 +553,23 @@ def test_metric_that_is_not_finite_leaves_the_journal_readable(tmp_path: Path, n
     assert len(run.summary.results) + len(run.summary.faults) == 2
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "from koderz import KoderzError; raise KoderzError('mine')",
-        "raise ValueError('\\ud800')",
-        "return __import__('dataclasses').replace(await judge(task, 'GOOD'), note='\\ud800')",
-        "return __import__('dataclasses').replace(await judge(task, 'GOOD'), metrics={'x': object()})",
-    ],
-    ids=["an error of koderz'", "half a character raised", "half a character noted", "a metric that is no number"],
-)
-def test_solver_misbehaviour_ends_its_own_experiment_alone(tmp_path: Path, body: str) -> None:
-    run = with_solver(tmp_path, f"async def solve(task, judge):\n    {body}\n")
-
-    assert len(run.summary.faults) == 3
-
-
-def test_verdict_with_an_unknown_word_is_not_taken(tmp_path: Path) -> None:
-    run = with_solver(tmp_path, "from koderz import Verdict\n\nasync def solve(task):\n    return Verdict('great')\n")
-
-    assert len(run.summary.faults) == 3
-
-
 # The cap of an experiment
 
 
-def test_experiment_cap_ends_it_alone_and_retry_pays_nothing_twice(tmp_path: Path) -> None:
+async def test_experiment_cap_ends_it_alone_and_retry_pays_nothing_twice(tmp_path: Path) -> None:
     priced = Price(0.0, 1e4)  # a cent a token
 
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
         is_second = "def f1()" in messages[1]["content"]
         return Completion("BAD" if is_second else "GOOD", tokens_out=5, cost=0.05)
 
-    async def go() -> tuple[Run, Run, Scripted]:
-        plan = await planned(
-            tmp_path, 3, mode="iterative", max_iterations=4, temperature=0.5, max_tokens=10, max_experiment_cost=0.22
-        )
-        first = await begun(plan, Scripted(line, priced))
-        richer = replace(plan, settings=replace(plan.settings, max_experiment_cost=1.0))
-        model = Scripted(line, priced)
-        return first, await resumed(first.folder, richer, model, faults=True), model
-
-    first, second, model = asyncio.run(go())
+    plan = await planned(
+        tmp_path, 3, mode="iterative", max_iterations=4, temperature=0.5, max_tokens=10, max_experiment_cost=0.22
+    )
+    first = await begun(plan, a_model(line, price=priced))
+    richer = replace(plan, settings=replace(plan.settings, max_experiment_cost=1.0))
+    model = a_model(line, price=priced)
+    second = await resumed(first.folder, richer, model, faults=True)
     assert first.ended.status == "incomplete"
     (fault,) = first.of("fault")
     assert fault.problem_id == "T/1"
@@ -682,7 +580,7 @@ def test_experiment_cap_ends_it_alone_and_retry_pays_nothing_twice(tmp_path: Pat
 
 def test_experiment_caps_reached_do_not_stop_the_run(tmp_path: Path) -> None:
     run = carried_out(
-        tmp_path, Scripted(cost=Price(0.0, 1e6)), n=30, max_experiment_cost=0.01, max_tokens=10, concurrency=2
+        tmp_path, a_model("GOOD", price=Price(0.0, 1e6)), n=30, max_experiment_cost=0.01, max_tokens=10, concurrency=2
     )
 
     assert (len(run.of("fault")), run.of("call")) == (30, [])
@@ -707,11 +605,11 @@ def test_verdict_words_of_a_suite_are_recorded_and_replayed(tmp_path: Path) -> N
     async def go() -> tuple[Run, Run]:
         plan = await planned(tmp_path, 2, concurrency=1)
         plan = replace(plan, suite=Opinions(plan.tasks))
-        first = await begun(plan, Scripted(of_first_task("GOOD", "BAD")))
+        first = await begun(plan, a_model(of_task(0, "GOOD", "BAD")))
         lines = (first.folder / NAME).read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if not line.startswith((b'{"kind":"experiment"', b'{"kind":"finished"'))]
         (first.folder / NAME).write_bytes(b"".join(kept))
-        return first, await resumed(first.folder, plan, Scripted())
+        return first, await resumed(first.folder, plan, a_model("GOOD"))
 
     for run in asyncio.run(go()):
         assert [(row.verdict, row.cause, row.success) for row in run.summary.results] == [
@@ -719,11 +617,3 @@ def test_verdict_words_of_a_suite_are_recorded_and_replayed(tmp_path: Path) -> N
             ("inconclusive", "noise", False),
         ]
         assert run.summary.summary.verdicts == {"opt": 1, "inconclusive": 1}
-
-
-def test_verdict_that_no_suite_has_declared_is_a_fault(tmp_path: Path) -> None:
-    source = "from koderz.types import Verdict\n\nasync def solve(task, ask):\n    return Verdict('opt')\n"
-
-    (fault,) = with_solver(tmp_path, source, n=1).of("fault")
-
-    assert fault.reason == "the solver returned the verdict 'opt'; it is one of passed, failed, timeout, error"

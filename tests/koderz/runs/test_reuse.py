@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,12 @@ class Bench:
         return count
 
 
-Story = Callable[[Bench], Awaitable[None]]
+Play = Callable[[], AbstractAsyncContextManager[Bench]]
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
-    """Plays a story in an empty folder, with a server."""
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """What opens a bench with its server, in an empty folder."""
     for name, value in {"KODERZ_SINKS": "json", "HOME": str(tmp_path), "OPENAI_API_KEY": "sk-none"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -74,14 +75,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], N
     Path("faq.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     Path("koderz.toml").write_text(PRICES)
 
-    def played(story: Story) -> None:
-        async def go() -> None:
-            bench = Bench()
-            async with ModelServer(bench.answer) as server:
-                bench.url = server.url
-                await story(bench)
-
-        asyncio.run(go())
+    @asynccontextmanager
+    async def played() -> AsyncIterator[Bench]:
+        bench = Bench()
+        async with ModelServer(bench.answer) as server:
+            bench.url = server.url
+            yield bench
 
     return played
 
@@ -131,8 +130,8 @@ def rewrite(run: koderz.Run, change: Callable[[bytes], bytes]) -> None:
 # What is taken, and what is recorded of it
 
 
-def test_reuse_makes_no_call_twice_and_says_whose_replies_it_took(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_makes_no_call_twice_and_says_whose_replies_it_took(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run()
         assert bench.calls() == 4
         again = await bench.run(reuse=True)
@@ -154,11 +153,9 @@ def test_reuse_makes_no_call_twice_and_says_whose_replies_it_took(play: Callable
         assert saved["summary"]["saved_cost"] == again.summary.saved_cost
         assert "reused_calls" not in summary_file(first)["results"][0]
 
-    play(story)
 
-
-def test_reuse_gives_the_same_summary_but_for_costs_times_and_its_own_fields(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_gives_the_same_summary_but_for_costs_times_and_its_own_fields(play: Play) -> None:
+    async with play() as bench:
         plain, again = await bench.run(), await bench.run(reuse=True)
         own = {"experiment_id", "cost", "cost_by_tier", "duration_seconds", "reused", "reused_calls", "saved_cost"}
         figures = {"total_cost", "avg_cost", "cost_per_success", "cost_by_tier", "reused_calls", "saved_cost"}
@@ -169,8 +166,6 @@ def test_reuse_gives_the_same_summary_but_for_costs_times_and_its_own_fields(pla
             sums.append({name: value for name, value in saved["summary"].items() if name not in figures})
         assert rows[0] == rows[1]
         assert [{**each, "measures": None} for each in sums] == [{**sums[0], "measures": None}] * 2
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +180,8 @@ def test_reuse_gives_the_same_summary_but_for_costs_times_and_its_own_fields(pla
         {"extra_body": '{"top_k": 3}'},
     ],
 )
-def test_reuse_takes_no_reply_to_another_request(play: Callable[[Story], None], other: dict[str, Any]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_takes_no_reply_to_another_request(play: Play, other: dict[str, Any]) -> None:
+    async with play() as bench:
         await bench.run()
         bench.calls()
         await bench.run(reuse=True, **other)
@@ -194,32 +189,26 @@ def test_reuse_takes_no_reply_to_another_request(play: Callable[[Story], None], 
         await bench.run(reuse=True, **other)
         assert bench.calls() == 0
 
-    play(story)
 
-
-def test_reuse_takes_no_reply_of_another_address(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_takes_no_reply_of_another_address(play: Play) -> None:
+    async with play() as bench:
         await bench.run()
         async with ModelServer("Answer: no") as other:
             run = await bench.run(reuse=True, base_url=f"{other.url}/v1")
         assert run.summary.reused_calls == 0
 
-    play(story)
 
-
-def test_reuse_finds_the_same_request_of_another_solver(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_finds_the_same_request_of_another_solver(play: Play) -> None:
+    async with play() as bench:
         bench.reply = "Answer: no"
         await bench.run()
         bench.calls()
         run = await bench.run(reuse=True, mode="iterative", max_iterations=2)
         assert (bench.calls(), run.summary.reused_calls) == (4, 4)
 
-    play(story)
 
-
-def test_reuse_answers_each_sample_by_a_record_of_its_own(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_answers_each_sample_by_a_record_of_its_own(play: Play) -> None:
+    async with play() as bench:
         await bench.run(samples=2, temperature=0.8, limit=1)
         bench.calls()
         run = await bench.run(samples=5, temperature=0.8, limit=1, reuse=True)
@@ -229,22 +218,18 @@ def test_reuse_answers_each_sample_by_a_record_of_its_own(play: Callable[[Story]
         origins = [tuple(call["reused"].values()) for call in lines_of(again, "call")]
         assert len(set(origins)) == 5, "a copy of a reply is no second one"
 
-    play(story)
 
-
-def test_reuse_lets_one_record_answer_one_call_of_a_run(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_lets_one_record_answer_one_call_of_a_run(play: Play) -> None:
+    async with play() as bench:
         await bench.run(limit=1)
         bench.calls()
         run = await bench.run(mode="comparative", max_iterations=1, limit=1, reuse=True)
         assert bench.calls() == 1, "both arms ask the same, and there is one reply on record"
         assert sum(arm.summary.reused_calls for arm in run.arms.values()) == 1
 
-    play(story)
 
-
-def test_reuse_takes_the_latest_of_several_replies(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_takes_the_latest_of_several_replies(play: Play) -> None:
+    async with play() as bench:
         await bench.run()
         bench.reply = "Answer: no"
         latest = await bench.run()
@@ -252,11 +237,9 @@ def test_reuse_takes_the_latest_of_several_replies(play: Callable[[Story], None]
         assert {call["reused"]["run_id"] for call in lines_of(run, "call")} == {latest.run_id}
         assert run.summary.successes == 0
 
-    play(story)
 
-
-def test_reuse_takes_a_reply_that_was_cut_by_its_length(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_takes_a_reply_that_was_cut_by_its_length(play: Play) -> None:
+    async with play() as bench:
         bench.reply = "so " * 300
         first = await bench.run(max_tokens=16)
         rewrite(first, lambda line: line.replace(b'"finish_reason":"stop"', b'"finish_reason":"length"'))
@@ -264,43 +247,35 @@ def test_reuse_takes_a_reply_that_was_cut_by_its_length(play: Callable[[Story], 
         run = await bench.run(max_tokens=16, reuse=True)
         assert (bench.calls(), run.summary.reused_calls) == (0, 4)
 
-    play(story)
-
 
 @pytest.mark.parametrize("end", [b"time", b"rejected", b"context"])
-def test_reuse_takes_no_call_to_which_the_model_said_nothing(play: Callable[[Story], None], end: bytes) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_takes_no_call_to_which_the_model_said_nothing(play: Play, end: bytes) -> None:
+    async with play() as bench:
         first = await bench.run()
         rewrite(first, lambda line: line.replace(b'"finish_reason":"stop"', b'"finish_reason":"%s"' % end))
         bench.calls()
         await bench.run(reuse=True)
         assert bench.calls() == 4
 
-    play(story)
 
-
-def test_reuse_leaves_caps_to_what_is_paid(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_leaves_caps_to_what_is_paid(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run()
         run = await bench.run(reuse=True, max_cost=first.summary.total_cost / 100)
         assert (run.status, run.summary.total_problems) == ("complete", 4)
 
-    play(story)
 
-
-def test_reuse_judges_anew(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_judges_anew(play: Play) -> None:
+    async with play() as bench:
         assert (await bench.run()).summary.successes == 4
         want_no(4)
         bench.calls()
         run = await bench.run(reuse=True)
         assert (bench.calls(), run.summary.successes) == (0, 0)
 
-    play(story)
 
-
-def test_reuse_from_another_folder_and_from_a_run(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_from_another_folder_and_from_a_run(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run()
         for source in (str(RESULTS), str(RESULTS / first.name)):
             bench.calls()
@@ -312,24 +287,19 @@ def test_reuse_from_another_folder_and_from_a_run(play: Callable[[Story], None])
             await bench.run(reuse_from=("bench_nothing",))
         assert folders() == [first.name], "nothing is begun"
 
-    play(story)
 
-
-def test_reuse_is_refused_where_experiments_run_elsewhere(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_is_refused_where_experiments_run_elsewhere(play: Play) -> None:
+    async with play() as bench:
         with pytest.raises(KoderzError, match="--reuse: the engine modal can't reach the runs on this machine"):
             await koderz.plan(**bench.given({"reuse": True, "engine": "modal"}))
-
-    play(story)
 
 
 # Records that aren't taken
 
 
-def test_reuse_leaves_what_cannot_be_read_and_says_so(
-    play: Callable[[Story], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_leaves_what_cannot_be_read_and_says_so(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with play() as bench:
         first = await bench.run()
         number = iter(range(100))
 
@@ -341,16 +311,11 @@ def test_reuse_leaves_what_cannot_be_read_and_says_so(
         bench.calls()
         run = await bench.run(reuse=True)
         assert (bench.calls(), run.summary.reused_calls) == (1, 3)
-
-    with caplog.at_level(logging.INFO):
-        play(story)
     assert "1 line can't be read and is left out" in caplog.text
 
 
-def test_reuse_leaves_a_run_that_is_still_going(
-    play: Callable[[Story], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_leaves_a_run_that_is_still_going(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    async with play() as bench:
         first = await bench.run()
         bench.calls()
         lock = lock_run(RESULTS / first.name)
@@ -360,11 +325,9 @@ def test_reuse_leaves_a_run_that_is_still_going(
             lock.release()
         assert bench.calls() == 4
 
-    play(story)
 
-
-def test_reuse_asks_anew_what_was_deleted_meanwhile_and_what_lost_its_text(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_reuse_asks_anew_what_was_deleted_meanwhile_and_what_lost_its_text(play: Play) -> None:
+    async with play() as bench:
         bench.reply = f"Answer: yes{' ' * (1 << 20)}."
         await bench.run()
         bench.calls()
@@ -375,14 +338,12 @@ def test_reuse_asks_anew_what_was_deleted_meanwhile_and_what_lost_its_text(play:
         run = await bench.run(reuse=True)
         assert (bench.calls(), run.summary.reused_calls) == (4, 0)
 
-    play(story)
-
 
 # What is said beforehand, resuming, verifying, comparing
 
 
-def test_plan_says_how_many_calls_are_on_record(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_plan_says_how_many_calls_are_on_record(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run(limit=3)
         bench.calls()
         forecast = await koderz.plan(**bench.given({"reuse": True}))
@@ -399,11 +360,9 @@ def test_plan_says_how_many_calls_are_on_record(play: Callable[[Story], None]) -
         assert "later calls are looked for as they are made" in iterative.on_record.line
         assert bench.calls() == 0
 
-    play(story)
 
-
-def test_resume_goes_on_to_reuse_and_takes_nothing_twice(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_resume_goes_on_to_reuse_and_takes_nothing_twice(play: Play) -> None:
+    async with play() as bench:
         await bench.run(samples=2, temperature=0.8)
         bench.calls()
         run = await bench.run(samples=2, temperature=0.8, reuse=True)
@@ -417,11 +376,9 @@ def test_resume_goes_on_to_reuse_and_takes_nothing_twice(play: Callable[[Story],
         origins = {tuple(call["reused"].values()) for call in lines_of(again, "call")}
         assert len(origins) == 8
 
-    play(story)
 
-
-def test_resume_goes_on_without_a_folder_that_was_deleted(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_resume_goes_on_without_a_folder_that_was_deleted(play: Play) -> None:
+    async with play() as bench:
         await bench.run(results="elsewhere")
         run = await bench.run(reuse_from=("elsewhere",))
         journal = RESULTS / run.name / NAME
@@ -432,42 +389,36 @@ def test_resume_goes_on_without_a_folder_that_was_deleted(play: Callable[[Story]
         again = await koderz.resume(run.name)
         assert (again.status, again.summary.total_problems, bench.calls()) == ("complete", 4, 3)
 
-    play(story)
 
-
-def test_place_of_a_model_has_what_decides_its_replies_besides_the_request(play: Callable[[Story], None]) -> None:
+@pytest.mark.usefixtures("play")
+async def test_place_of_a_model_has_what_decides_its_replies_besides_the_request() -> None:
     async def places(facts: dict[str, dict[str, str]] | None, **settings: Any) -> dict[str, dict[str, Any]]:
         given = {"suite": "qa", "dataset": "faq.jsonl", "mode": "zero-shot", "local_model": "qwen:7b", **settings}
         return places_of(await prepare(given, None), {"OPENAI_API_KEY": "sk-a"}, facts)
 
-    async def story(_: Bench) -> None:
-        one, other = {"qwen:7b": {"digest": "a"}}, {"qwen:7b": {"digest": "b"}}
-        (name,) = await places(one)
-        assert name in one
-        assert await places(one) != await places(other)
-        assert await places(one) != await places(one, context=512)
-        assert await places(None) == {}, "its digest isn't known before it is asked"
-        own, elsewhere = {"local_model": "openai/m"}, {"local_model": "openai/m", "base_url": "http://127.0.0.1:9/v1"}
-        assert "address" not in (await places(None, **own))["openai/m"]
-        assert (await places(None, **elsewhere))["openai/m"]["address"] == "http://127.0.0.1:9/v1"
-        assert "sk-a" not in str(await places(None, **elsewhere))
-        assert await places(None, **own) == await places(None, **own, context=512), "which isn't sent there"
-
-    play(story)
+    one, other = {"qwen:7b": {"digest": "a"}}, {"qwen:7b": {"digest": "b"}}
+    (name,) = await places(one)
+    assert name in one
+    assert await places(one) != await places(other)
+    assert await places(one) != await places(one, context=512)
+    assert await places(None) == {}, "its digest isn't known before it is asked"
+    own, elsewhere = {"local_model": "openai/m"}, {"local_model": "openai/m", "base_url": "http://127.0.0.1:9/v1"}
+    assert "address" not in (await places(None, **own))["openai/m"]
+    assert (await places(None, **elsewhere))["openai/m"]["address"] == "http://127.0.0.1:9/v1"
+    assert "sk-a" not in str(await places(None, **elsewhere))
+    assert await places(None, **own) == await places(None, **own, context=512), "which isn't sent there"
 
 
-def test_verify_holds_for_a_run_with_reused_replies(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_verify_holds_for_a_run_with_reused_replies(play: Play) -> None:
+    async with play() as bench:
         await bench.run(limit=2)
         run = await bench.run(reuse=True)
         found = await verify_run(RESULTS / run.name, summary=RESULTS / f"{run.name}.json")
         assert not found.findings
 
-    play(story)
 
-
-def test_compare_leaves_tasks_of_the_same_replies_out_of_the_test(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_compare_leaves_tasks_of_the_same_replies_out_of_the_test(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run(limit=3)
         want_no(1)
         second = await bench.run(reuse=True)
@@ -478,11 +429,9 @@ def test_compare_leaves_tasks_of_the_same_replies_out_of_the_test(play: Callable
         assert "A and B share 3 replies" in text_of
         assert "q0" in text_of
 
-    play(story)
 
-
-def test_compare_tests_the_tasks_that_have_replies_of_their_own(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_compare_tests_the_tasks_that_have_replies_of_their_own(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run()
         rewrite(first, lambda line: line.replace(b'"asked":"', b'"asks":"') if b"Is 3 a" in line else line)
         second = await bench.run(reuse=True)
@@ -490,11 +439,9 @@ def test_compare_tests_the_tasks_that_have_replies_of_their_own(play: Callable[[
         assert (found.shared_replies, found.same_replies, found.pairs) == (3, ["q0", "q1", "q2"], 1)
         assert any("A and B share 3 replies" in note for note in found.notes)
 
-    play(story)
 
-
-def test_leaderboards_and_problems_count_no_reply_twice(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_leaderboards_and_problems_count_no_reply_twice(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run()
         second, third = await bench.run(reuse=True), await bench.run()
         sides = [Side(run, "zero-shot") for run in (first, second, third)]
@@ -503,11 +450,9 @@ def test_leaderboards_and_problems_count_no_reply_twice(play: Callable[[Story], 
         assert len(leaderboard([sides[0], sides[2]]).standings) == 2
         assert {problem.experiments for problem in difficulty(sides)} == {2}
 
-    play(story)
 
-
-def test_screen_says_what_is_on_record_and_what_was_saved(play: Callable[[Story], None]) -> None:
-    async def story(bench: Bench) -> None:
+async def test_screen_says_what_is_on_record_and_what_was_saved(play: Play) -> None:
+    async with play() as bench:
         first = await bench.run(limit=3)
         bench.calls()
         words = ("benchmark", "--suite", "qa", "--dataset", "faq.jsonl", "--mode", "zero-shot", "--reuse")
@@ -529,11 +474,7 @@ def test_screen_says_what_is_on_record_and_what_was_saved(play: Callable[[Story]
         assert "reuse: 3 of 4 calls are on record" in said
         assert bench.calls() == 1
 
-    play(story)
 
-
-def test_reuse_is_refused_by_name_where_nothing_could_read_it(play: Callable[[Story], None]) -> None:
-    async def story(_: Bench) -> None:
-        assert "--reuse has no effect here" in await invoked("perf", "serve-bench", "--reuse", code=2)
-
-    play(story)
+@pytest.mark.usefixtures("play")
+async def test_reuse_is_refused_by_name_where_nothing_could_read_it() -> None:
+    assert "--reuse has no effect here" in await invoked("perf", "serve-bench", "--reuse", code=2)

@@ -14,8 +14,9 @@ from koderz.models import Price
 from koderz.prompts import load_prompts
 from koderz.solvers.iterative import IterativeOptions, cached_spec, iterative, keep_spec
 from koderz.solvers.zero_shot import zero_shot
+from koderz.testing import FakeModel, a_model
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
-from tests.koderz.world import Run, Scripted, begun, planned
+from tests.koderz.world import Run, begun, planned
 
 PROMPTS = load_prompts()
 VALUES = {"prompt": "def f():\n    ...", "entry_point": "f"}
@@ -248,12 +249,12 @@ def test_advice_that_was_paid_for_is_seen_also_without_a_history() -> None:
 # In a run: what is kept apart, and what can be left out
 
 
-def tiered(folder: Path, *, baseline: Price | None = None, **settings: Any) -> tuple[Run, dict[str, Scripted]]:
+def tiered(folder: Path, *, baseline: Price | None = None, **settings: Any) -> tuple[Run, dict[str, FakeModel]]:
     def line(cost: float) -> Callable[[Sequence[Message], Sampling], Completion]:
         texts = iter(range(1000))
         return lambda messages, sampling: Completion(f"BAD {next(texts)}", tokens_in=1000, tokens_out=100, cost=cost)
 
-    models = {"scripted": Scripted(line(0.01)), "spec": Scripted(line(1.0)), "review": Scripted(line(0.5))}
+    models = {"scripted": a_model(line(0.01)), "spec": a_model(line(1.0)), "review": a_model(line(0.5))}
     given = {
         "mode": "iterative",
         "max_iterations": 5,
@@ -322,11 +323,8 @@ def test_specifications_of_another_model_are_not(tmp_path: Path) -> None:
     assert len(models["spec"].asked) == 2
 
 
-def test_early_stop_note_is_in_the_record(tmp_path: Path) -> None:
-    async def go() -> Run:
-        return await begun(await planned(tmp_path, 1, mode="iterative"), Scripted(lambda m, s: "BAD"))
-
-    (result,) = asyncio.run(go()).summary.results
+async def test_early_stop_note_is_in_the_record(tmp_path: Path) -> None:
+    (result,) = (await begun(await planned(tmp_path, 1, mode="iterative"), a_model(lambda m, s: "BAD"))).summary.results
     assert (result.iterations, result.note) == (2, "stopped after 2: the reply repeats at temperature 0")
 
 

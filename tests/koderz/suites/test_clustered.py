@@ -15,6 +15,7 @@ from koderz.errors import KoderzError
 from koderz.runs.prepare import prepare
 from koderz.suites import SUITES
 from koderz.suites.suite import SuiteSource
+from koderz.testing import a_journal
 from koderz_tracker.records import Experiment, Plan
 from koderz_tracker.summary import summarize
 from tests.koderz.suites.rows import HUMANEVAL
@@ -24,7 +25,7 @@ from tests.koderz.systems.code.test_mbpp import RELEASED, WHOLE
 from tests.koderz.systems.long_context import encrypted, test_oolong
 from tests.koderz.systems.patches.test_published import GSO, ISO
 from tests.koderz.systems.questions import sets
-from tests.tracker.builders import experiment_id, recorded
+from tests.tracker.builders import experiment_id
 
 ONE_TASK = {"completion", "serving"}
 """The suites whose only task is of no file."""
@@ -150,7 +151,7 @@ def test_clusters_of_rows_reach_every_interval(suite: str, tmp_path: Path) -> No
     plan = planned(tmp_path, suite, "mine")
     assert plan.clusters == CLUSTERS
 
-    found = summarize(asyncio.run(recorded(tmp_path / "run", *ended(plan), of=replace(plan, until_decided=None))))
+    found = summarize(a_journal(tmp_path / "run", *ended(plan), plan=replace(plan, until_decided=None)))
     assert [result.cluster for result in found.results] == CLUSTERS
     (arm,) = found.arms.values()
     assert arm.summary.clusters == 2

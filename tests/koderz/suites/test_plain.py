@@ -15,7 +15,8 @@ from koderz.errors import KoderzError
 from koderz.plans.arms import Arm
 from koderz.suites import SUITES, load_suite, modes_of
 from koderz.suites.suite import ProgramSuite
-from tests.koderz.world import Run, Scripted, begun, planned
+from koderz.testing import a_model
+from tests.koderz.world import Run, begun, planned
 
 SOURCE = '''
 import contextlib
@@ -91,7 +92,7 @@ def carried_out(folder: Path) -> Run:
         plan = replace(plan, suite=suite, arms=arms)
         async with shared_of(plan, {}) as shared:
             assert shared == [7]
-        return await begun(plan, {"scripted": Scripted(), "grader": Scripted()})
+        return await begun(plan, {"scripted": a_model("GOOD"), "grader": a_model("GOOD")})
 
     return asyncio.run(go())
 

@@ -11,8 +11,9 @@ import pytest
 from koderz.plans.arms import Arm
 from koderz.suites.references import References
 from koderz.suites.suite import JudgeContext
+from koderz.testing import a_model
 from koderz.types import Reply, Task, Verdict
-from tests.koderz.world import NoSandbox, Run, Scripted, Words, begun, planned
+from tests.koderz.world import NoSandbox, Run, Words, begun, planned
 
 
 @dataclass
@@ -39,7 +40,7 @@ def judged(folder: Path, *, asks: bool = True, program: str = "") -> Run:
         plan = await planned(folder, 1)
         arms = tuple(Arm(arm.name, arm.solver, {**arm.models, "judge": "grader"}) for arm in plan.arms)
         suite = Asking(plan.tasks, asks_judge=asks, program=program)
-        models = {"scripted": Scripted(), "grader": Scripted()}
+        models = {"scripted": a_model("GOOD"), "grader": a_model("GOOD")}
         references = References(suite, NoSandbox())
         return await begun(replace(plan, suite=suite, arms=arms), models, references=references)
 

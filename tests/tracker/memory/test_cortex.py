@@ -34,15 +34,13 @@ async def remembered(cortex: Cortex, *titles: str, **more: Any) -> None:
         await cortex.remember(title, f"about {title}", **more)
 
 
-def test_store_defaults_to_that_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_defaults_to_that_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def note() -> Path:
-        async with open_cortex(environ={}) as cortex:
-            await cortex.remember("a", "b")
-            return cortex.path
-
-    assert asyncio.run(note()).resolve() == tmp_path / "benchmark_results" / "memory.db"
+    async with open_cortex(environ={}) as cortex:
+        await cortex.remember("a", "b")
+        found = cortex.path
+    assert found.resolve() == tmp_path / "benchmark_results" / "memory.db"
     assert store_path(Path("r"), {}) == Path("r/memory.db")
     assert store_path(Path("r"), {"KODERZ_MEMORY": "/else/where.db"}) == Path("/else/where.db")
     assert store_path(None, {"KODERZ_RESULTS": "runs"}) == Path("runs/memory.db")

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.runs import read_plan
 from koderz_tracker.sinks import Source
 from koderz_tracker.sinks.mlflow.sink import MlflowSink
 from koderz_tracker.stories import Stories
 from koderz_tracker.tracker import Tracker
-from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 
 _NUMBERS = itertools.count()
@@ -34,7 +34,7 @@ def new_plan(tasks: int = 3, **more: Any) -> Plan:
         "environment": {"dataset_digest": "ab" * 32, "git_commit": "c0ffee", "koderz": "0.1.0"},
         **more,
     }
-    return builders.plan(tasks, run_id=run_id, **given)
+    return a_plan(tasks, run_id=run_id, **given)
 
 
 def experiments(*numbers: int, solver: str = "zero-shot") -> list[Record]:
@@ -53,7 +53,7 @@ def experiment(number: int, solver: str = "zero-shot") -> list[Record]:
 
 
 def record(results: Path, plan: Plan, *records: Record) -> Path:
-    return asyncio.run(builders.recorded(results, *records, of=plan))
+    return a_journal(results, *records, plan=plan)
 
 
 def add(folder: Path, *records: Record) -> None:

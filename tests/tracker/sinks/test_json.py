@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct, structs
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.errors import StorageError
 from koderz_tracker.records import Finished, Measure, Plan, Record
 from koderz_tracker.results import Result
@@ -43,7 +43,7 @@ ALWAYS = {
 
 
 def written(tmp_path: Path, *records: Record, of: Plan | None = None) -> dict[str, Any]:
-    folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
+    folder = a_journal(tmp_path, *records, plan=of)
     path, _ = write_summary(folder)
     assert path == folder.with_suffix(".json")
     return dict(json.loads(path.read_text()))
@@ -78,7 +78,7 @@ def test_json_of_a_single_mode_has_results_and_summary_on_top(tmp_path: Path) ->
 
 
 def test_json_has_measures_with_every_result_and_mean(tmp_path: Path) -> None:
-    of = builders.plan(1, measures=[Measure(name="seconds", direction="lower", unit="s")])
+    of = a_plan(1, measures=[Measure(name="seconds", direction="lower", unit="s")])
     found = written(tmp_path, judged(0, score=0.5, metrics={"seconds": 2.0}), of=of)
 
     assert found["measures"] == [
@@ -96,7 +96,7 @@ def test_json_has_measures_with_every_result_and_mean(tmp_path: Path) -> None:
 
 def test_json_of_a_comparative_run_has_both_arms(tmp_path: Path) -> None:
     records = [judged(0, False), judged(0, True, solver="iterative", cost=0.75, iterations=3)]
-    found = written(tmp_path, *records, of=builders.plan(1, solvers=BOTH))
+    found = written(tmp_path, *records, of=a_plan(1, arms=BOTH))
 
     assert found.keys() >= ALWAYS | {"zero_shot", "iterative", "comparison"}
     assert not found.keys() & {"results", "summary"}
@@ -109,7 +109,7 @@ def test_json_of_a_comparative_run_has_both_arms(tmp_path: Path) -> None:
 
 
 def test_json_of_a_users_solver_has_its_name_as_mode(tmp_path: Path) -> None:
-    found = written(tmp_path, judged(0, solver="my-solver"), of=builders.plan(1, solvers=["my-solver"]))
+    found = written(tmp_path, judged(0, solver="my-solver"), of=a_plan(1, arms=["my-solver"]))
 
     assert found["mode"] == "my-solver"
     assert found["results"][0]["solver"] == "my-solver"
@@ -140,7 +140,7 @@ def test_json_without_judged_experiments_has_no_success_rate(tmp_path: Path) -> 
 def test_arms_that_are_no_mode_stand_in_arms_by_name(tmp_path: Path) -> None:
     names = ["my solver", "iterative", "zero-shot"]
     records = [judged(0, solver=name) for name in names[:2]]
-    found = written(tmp_path, *records, of=builders.plan(1, solvers=names, mode="three"))
+    found = written(tmp_path, *records, of=a_plan(1, arms=names, mode="three"))
 
     assert not found.keys() & {"results", "summary", "zero_shot", "iterative", "my solver"}
     assert list(found["arms"]) == names
@@ -150,7 +150,7 @@ def test_arms_that_are_no_mode_stand_in_arms_by_name(tmp_path: Path) -> None:
 
 
 def test_json_is_indented_by_2_spaces_and_ends_with_a_newline(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     text = write_summary(folder)[0].read_text()
 
     assert text.startswith('{\n  "run_id": "bench_')
@@ -165,7 +165,7 @@ def test_json_summary_is_alone_in_the_results_folder(tmp_path: Path) -> None:
 
 
 def test_redone_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0), fault(1), Finished(status="incomplete")))
+    folder = a_journal(tmp_path, judged(0), fault(1), Finished(status="incomplete"))
     first = write_summary(folder)[0].read_bytes()
 
     assert write_summary(folder)[0].read_bytes() == first
@@ -173,7 +173,7 @@ def test_redone_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
 def test_json_keeps_the_old_summary_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
+    folder = a_journal(tmp_path, judged(0))
     path, _ = write_summary(folder)
     before = path.read_bytes()
 
@@ -312,7 +312,7 @@ def test_json_in_pieces_equals_orjson(
 
 def test_json_includes_a_comparison(tmp_path: Path) -> None:
     records = [judged(0, False), judged(0, True, solver="iterative")]
-    folder = asyncio.run(builders.recorded(tmp_path, *records, of=builders.plan(1, solvers=BOTH)))
+    folder = a_journal(tmp_path, *records, plan=a_plan(1, arms=BOTH))
     summary = summarize(folder)
 
     assert b"".join(encode_summary(summary)) == at_once(summary)

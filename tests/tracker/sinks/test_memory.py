@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.memory import Cortex, Memory, open_cortex
 from koderz_tracker.memory.memories import how_it_failed
 from koderz_tracker.memory.search import search
@@ -19,14 +20,14 @@ from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.sinks import Sink, SinkDown, Source, open_sink
 from koderz_tracker.sinks.memory import MemorySink
 from koderz_tracker.stories import Stories
-from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged, plan, recorded
+from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged
 
 WRONG = "def f(x):\n    return [y for y in x]\n"
 RIGHT = "import math\n\n\ndef f(x):\n    return sorted(x)\n"
 
 
 def written(folder: Path, *records: Record, of: Plan | None = None) -> Path:
-    return asyncio.run(recorded(folder / "project" / "results", *records, of=of))
+    return a_journal(folder / "project" / "results", *records, plan=of)
 
 
 def source_of(folder: Path, **environ: str) -> tuple[Source, list[Record]]:
@@ -129,7 +130,7 @@ def test_memory_names_what_the_passing_program_uses_and_how_the_task_is_grouped(
     imports = "import math, os\nfrom hashlib import md5, sha1\nfrom typing import List\n"
     program = f"{imports}\ndef f(x):\n    return math.gcd(x, 2)\n"
     lines[1] = replace(lines[1], program=program)
-    folder = written(tmp_path, *lines, of=replace(plan(1), groups={"topic": ["number theory"]}))
+    folder = written(tmp_path, *lines, of=replace(a_plan(1), groups={"topic": ["number theory"]}))
 
     (memory,) = taken(folder)
 
@@ -174,7 +175,7 @@ def test_memory_projection_is_idempotent(tmp_path: Path, parts: list[slice]) -> 
 
 
 def test_memory_of_a_single_experiment_has_no_run(tmp_path: Path) -> None:
-    folder = written(tmp_path, *experiment(0, "passed"), Finished(status="complete"), of=plan(1, run_id=None))
+    folder = written(tmp_path, *experiment(0, "passed"), Finished(status="complete"), of=a_plan(1, run_id=None))
 
     (memory,) = taken(folder)
 
@@ -269,7 +270,7 @@ def test_lessons_are_of_the_same_failure_on_other_tasks(tmp_path: Path) -> None:
         return asyncio.run(worked())
 
     moment = asked(lambda cortex: cortex.snapshot())
-    later = written(tmp_path, *experiment(2, "assertion", "passed"), of=plan(run_id="bench_ffffffff_20260131_120000"))
+    later = written(tmp_path, *experiment(2, "assertion", "passed"), of=a_plan(run_id="bench_ffffffff_20260131_120000"))
     taken(later)
 
     def lessons(task: str, cause: str, **how: Any) -> list[str]:

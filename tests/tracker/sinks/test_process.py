@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_plan
 from koderz_tracker.records import Finished
 from koderz_tracker.runs import lock_run
 from koderz_tracker.sinks.feeder import Pulse
@@ -25,7 +26,6 @@ from koderz_tracker.sinks.standing import choose_sinks, standing_of
 from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE, processes_of, wait_for
 from tests.tracker.builders import call, judged
-from tests.tracker.builders import plan as plan_of
 from tests.tracker.sinks.standins import rows_of
 from tests.tracker.sinks.test_projection import a_run, assert_whole
 
@@ -71,7 +71,7 @@ def state_of(folder: Path, name: str = "ledger") -> str:
 def another_run(results: Path, number: int) -> Path:
     async def go() -> Path:
         run = f"bench_{number:08x}_20260131_120000"
-        with Tracker.create(results, run, plan_of(4, run_id=run)) as tracker:
+        with Tracker.create(results, run, a_plan(4, run_id=run)) as tracker:
             for task in range(4):
                 await tracker.record(call(task), judged(task))
             await tracker.record(Finished(status="complete"))

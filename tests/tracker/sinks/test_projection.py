@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.journal import NAME as JOURNAL
 from koderz_tracker.records import Record, Resumed
 from koderz_tracker.sinks import SinkDown, Source
@@ -18,13 +19,13 @@ from koderz_tracker.sinks.standing import NAME, Standing, choose_sinks, record_s
 from koderz_tracker.stories import Stories
 from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE
-from tests.tracker.builders import RUN, attempt, call, fault, judged, plan, recorded
+from tests.tracker.builders import RUN, attempt, call, fault, judged
 from tests.tracker.sinks.standins import Ledger, rows_of
 
 
 def a_run(results: Path, tasks: int = 20) -> Path:
     lines: list[Record] = [line for i in range(tasks) for line in (call(i), attempt(i), judged(i))]
-    return asyncio.run(recorded(results, *lines, of=plan(tasks)))
+    return a_journal(results, *lines, plan=a_plan(tasks))
 
 
 def project(folder: Path, environ: Mapping[str, str], *, batches: int | None = None, name: str = "ledger") -> None:
@@ -69,7 +70,7 @@ def test_projection_may_repeat_any_prefix(tmp_path: Path, standins: Mapping[str,
     before = rows_of(tmp_path, RUN)
     stories = Stories(folder)
     records = list(stories.records(entry.span for entry in stories.refresh()))
-    sink = Ledger(Source(folder, plan(), stories, {}))
+    sink = Ledger(Source(folder, a_plan(), stories, {}))
     for end in range(len(records) + 1):
         sink.take(records[:end])
         sink.take(records[:end])
@@ -79,7 +80,7 @@ def test_projection_may_repeat_any_prefix(tmp_path: Path, standins: Mapping[str,
 
 
 def test_records_after_a_later_session_follow(tmp_path: Path, standins: Mapping[str, str]) -> None:
-    folder = asyncio.run(recorded(tmp_path, call(0), fault(0)))
+    folder = a_journal(tmp_path, call(0), fault(0))
     project(folder, standins)
 
     async def retry() -> None:

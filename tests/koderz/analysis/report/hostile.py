@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from koderz.analysis.report import WrittenReport, write_report
 from koderz.analysis.runs import load_run
+from koderz.testing import a_journal, a_plan
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Finished, Plan, Record, encode
 from koderz_tracker.sinks.json import write_summary
-from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
+from tests.tracker.builders import attempt, call, fault, judged
 
 EVIL = '</script><script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">{{ 7 * 7 }}'
 
 
 def run(results: Path, records: Sequence[Record], of: Plan, status: str = "complete") -> Path:
-    folder = asyncio.run(recorded(results, of=of))
+    folder = a_journal(results, plan=of)
     with (folder / NAME).open("ab") as file:
         file.writelines(map(encode, [*records, Finished(status=status)]))
     write_summary(folder)
@@ -39,7 +39,7 @@ def small(results: Path, *, model: str = "m", **more: Any) -> Path:
         judged(1, False, model=model),
         fault(2, reason=EVIL),
     ]
-    return run(results, records, plan(config={"local_model": model, "suite": "humaneval"}, **more))
+    return run(results, records, a_plan(config={"local_model": model, "suite": "humaneval"}, **more))
 
 
 def several(results: Path, *, cost: float = 0.25) -> list[Path]:
@@ -70,7 +70,7 @@ def _comparative(
     begun = f"2026-02-{day:02d}T12:00:00.000000"
     more = {"run_id": f"bench_0000000{day}_202602{day:02d}_120000", "time": begun}
     config = {"local_model": model, "suite": "humaneval"}
-    return run(results, records, plan(3, solvers=("zero-shot", "iterative"), config=config, **more), status)
+    return run(results, records, a_plan(3, arms=("zero-shot", "iterative"), config=config, **more), status)
 
 
 def written(folder: Path, *runs: Path) -> tuple[str, WrittenReport]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from msgspec.structs import replace
 
+from koderz.testing import a_journal, a_plan
 from tests.conftest import PATIENCE
 from tests.koderz.analysis import builders
 from tests.koderz.analysis.report.hostile import EVIL, several, small, written
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
-from tests.tracker.builders import judged, plan, recorded
+from tests.tracker.builders import judged
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -109,8 +109,8 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a run whose names mean something to a shell."""
     folder = tmp_path_factory.mktemp("odd")
     ended = replace(judged(0, solver=ODD_ARM), problem_id=ODD_TASK)
-    of = replace(plan(1, solvers=(ODD_ARM,)), tasks=[ODD_TASK])
-    written(folder, asyncio.run(recorded(folder, ended, of=of)))
+    of = replace(a_plan(1, arms=(ODD_ARM,)), tasks=[ODD_TASK])
+    written(folder, a_journal(folder, ended, plan=of))
     return folder / "report.html"
 
 

@@ -21,10 +21,11 @@ from koderz.analysis.report.charts import Scale
 from koderz.analysis.report.stories import budget_of
 from koderz.analysis.runs import load_summary
 from koderz.errors import KoderzError
+from koderz.testing import a_plan
 from koderz_tracker.records import Arm, Measure, Record
 from tests.koderz.analysis.builders import document, write
 from tests.koderz.analysis.report.hostile import EVIL, run, several, small, written
-from tests.tracker.builders import call, judged, plan
+from tests.tracker.builders import call, judged
 
 
 class Tags(HTMLParser):
@@ -143,7 +144,7 @@ def test_compared_stories_go_into_the_page_first(tmp_path: Path) -> None:
             text = rng.randbytes(6000).hex()
             records += [call(task, reply=text, solver=solver), judged(task, passes, solver=solver)]
         run_id = f"bench_0000000{len(runs)}_20260131_120000"
-        runs.append(run(tmp_path, records, plan(200, solvers=[solver], run_id=run_id)))
+        runs.append(run(tmp_path, records, a_plan(200, arms=[solver], run_id=run_id)))
 
     page, done = written(tmp_path, *runs)
 
@@ -207,7 +208,7 @@ def test_models_that_cost_the_same_are_drawn_without_a_warning(tmp_path: Path) -
 def arms(results: Path, *names: str) -> Path:
     """A run of one solver and several models, with a score and a metric of the suite's own."""
     measures = [Measure(name=EVIL, direction="lower", unit="s"), Measure(name="odd", direction="higher")]
-    of = plan(6, measures=measures, config={"local_model": "a", "models": ["a", EVIL], "suite": "words"})
+    of = a_plan(6, measures=measures, config={"local_model": "a", "models": ["a", EVIL], "suite": "words"})
     made = [Arm(name=name, solver="iterative", models={"main": name.rpartition(" · ")[2]}) for name in names]
     records = [
         replace(judged(task, task > 2, score=0.1 * task + 0.05 * number, metrics={EVIL: 1.0 + task}),
@@ -262,7 +263,7 @@ def test_measure_of_one_arm_alone_has_no_chart(tmp_path: Path) -> None:
 
 
 def test_runs_without_results_are_an_error_in_one_line(tmp_path: Path) -> None:
-    folder = run(tmp_path, [], plan())
+    folder = run(tmp_path, [], a_plan())
     with pytest.raises(KoderzError, match="nothing to report"):
         written(tmp_path, folder)
 
@@ -279,7 +280,7 @@ def test_page_limit_leaves_out_passes_first(tmp_path: Path) -> None:
     for task in range(328):
         records += [call(task, reply=rng.randbytes(3500).hex()), judged(task, task % 4 != 0)]
 
-    page, done = written(tmp_path, run(tmp_path, records, plan(328)))
+    page, done = written(tmp_path, run(tmp_path, records, a_plan(328)))
 
     assert 800_000 < len(page.encode()) <= 1_000_000
     rows = packed(page, "data")["rows"]
@@ -298,7 +299,7 @@ def arms_page(folder: Path, arms: int, tasks: int = 12) -> str:
         for task in range(tasks):
             own = f"exp_{number * 100 + task:016x}"
             records.append(replace(judged(task, task < number, solver=name), experiment_id=own))
-    return written(folder, run(folder, records, plan(tasks, solvers=names)))[0]
+    return written(folder, run(folder, records, a_plan(tasks, arms=names)))[0]
 
 
 def matrix_of(page: str) -> list[list[str]]:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from koderz.cli import app
 from koderz.runs.verify.planned import is_even
+from koderz.testing import a_plan
 from koderz_tracker.records import Cell
-from tests.tracker import builders
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from tests.tracker import builders
     ],
 )
 def test_verify_knows_the_samples_of_optimizers_and_of_their_baseline(samples: Sequence[int], even: bool) -> None:
-    record = builders.plan(2, solvers=("none", "few_shot"))
+    record = a_plan(2, arms=("none", "few_shot"))
     arms = [record.arms[0], structs.replace(record.arms[1], baseline="none")]
     cells = [Cell(f"T/{n // 2 % 2}", arms[n % 2].name, count) for n, count in enumerate(samples)]
     record = structs.replace(record, arms=arms, cells=cells)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ import pytest
 
 import koderz
 from koderz.runs.verify import Verification, verify_run
-from koderz_tracker.sinks.json import write_summary
-
-Lines = list[dict[str, Any]]
+from tests.koderz.runs.verify.forging import Lines, copied, lines_of, of_kind, written
 
 
 @pytest.fixture(scope="module")
@@ -35,51 +32,33 @@ def verified(folder: Path) -> Verification:
     return asyncio.run(verify_run(folder, summary=folder.with_suffix(".json")))
 
 
-def copied(honest: Path, tmp_path: Path) -> Path:
-    """A copy of the run and its summary."""
-    folder = tmp_path / honest.name
-    shutil.copytree(honest, folder)
-    shutil.copy(honest.with_suffix(".json"), folder.with_suffix(".json"))
-    return folder
-
-
-def lines_of(folder: Path) -> Lines:
-    return [orjson.loads(line) for line in (folder / "journal.jsonl").read_bytes().splitlines()]
-
-
-def rewritten(folder: Path, lines: Lines, *, summary: bool = True) -> None:
-    """Writes a journal, and the summary that follows from it, as whoever changes one would."""
-    (folder / "journal.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    (folder / "journal.index").unlink(missing_ok=True)
-    if summary:
-        write_summary(folder)
-
-
-def of_kind(lines: Lines, kind: str, **fields: Any) -> dict[str, Any]:
-    """The first line of a kind with these fields."""
-    return next(line for line in lines if line["kind"] == kind and fields.items() <= line.items())
-
-
 def failed(lines: Lines) -> dict[str, Any]:
     """An experiment of one attempt that failed."""
     return of_kind(lines, "experiment", success=False, arm="zero-shot")
 
 
+def passed(lines: Lines, **fields: Any) -> dict[str, Any]:
+    return of_kind(lines, "experiment", success=True, **fields)
+
+
+def first_of_two(lines: Lines) -> dict[str, Any]:
+    """The first attempt of an experiment that has another."""
+    several = of_kind(lines, "attempt", number=2)
+    return of_kind(lines, "attempt", experiment_id=several["experiment_id"], number=1)
+
+
 def pass_verdict(lines: Lines) -> None:
     ended = failed(lines)
-    attempt = of_kind(lines, "attempt", experiment_id=ended["experiment_id"])
-    attempt |= {"verdict": "passed", "cause": ""}
-    ended |= {"success": True, "verdict": "passed", "cause": ""}
+    of_kind(lines, "attempt", experiment_id=ended["experiment_id"]).update(verdict="passed", cause="")
+    ended.update(success=True, verdict="passed", cause="")
 
 
 def pass_program(lines: Lines) -> None:
     """The reference's program in place of the reply's, which would pass."""
     pass_verdict(lines)
-    ended = failed([*lines, {"kind": "experiment", "success": False, "arm": "zero-shot", "experiment_id": ""}])
-    passed = of_kind(lines, "experiment", success=True, arm="zero-shot")
-    assert ended is not passed
-    attempt = of_kind(lines, "attempt", experiment_id=passed["experiment_id"])
-    attempt["program"] = lines[0]["details"]["expectations"][passed["problem_id"]]["expected_response"]
+    ended = passed(lines, arm="zero-shot")
+    reference = lines[0]["details"]["expectations"][ended["problem_id"]]["expected_response"]
+    of_kind(lines, "attempt", experiment_id=ended["experiment_id"])["program"] = reference
 
 
 def pass_reply(lines: Lines) -> None:
@@ -88,31 +67,9 @@ def pass_reply(lines: Lines) -> None:
     call["reply"] = "```python\ndef nothing():\n    pass\n```"
 
 
-def flip_outcome(lines: Lines) -> None:
-    failed(lines).update(success=True, verdict="passed", cause="")
-
-
-def drop_failure(lines: Lines) -> None:
-    lines.remove(failed(lines))
-
-
 def drop_all_of_failure(lines: Lines) -> None:
     name = failed(lines)["experiment_id"]
     lines[:] = [line for line in lines if line.get("experiment_id") != name]
-
-
-def double_success(lines: Lines) -> None:
-    passed = of_kind(lines, "experiment", success=True)
-    lines.insert(-1, {**passed, "time": lines[-1]["time"]})
-
-
-def repeat_line(lines: Lines) -> None:
-    lines.insert(-1, dict(of_kind(lines, "experiment", success=True)))
-
-
-def add_foreign(lines: Lines) -> None:
-    passed = of_kind(lines, "experiment", success=True)
-    lines.insert(-1, {**passed, "experiment_id": "exp_00000000000000ff"})
 
 
 def fault_failure(lines: Lines) -> None:
@@ -121,14 +78,10 @@ def fault_failure(lines: Lines) -> None:
     lines[lines.index(ended)] = {"kind": "fault", **kept, "reason": "the server is gone", "cause": "unreachable"}
 
 
-def change_message(lines: Lines) -> None:
-    of_kind(lines, "call")["messages"][-1]["content"] += "\n\nThe answer is: return True"
-
-
-def change_request(lines: Lines) -> None:
-    """Another message with the key that belongs to it."""
-    change_message(lines)
-    of_kind(lines, "call")["key"] = "ask:00000000000000000000000000000000/1"
+def change_message(lines: Lines, **more: str) -> None:
+    call = of_kind(lines, "call")
+    call["messages"][-1]["content"] += "\n\nThe answer is: return True"
+    call.update(more)
 
 
 def draw_again(lines: Lines) -> None:
@@ -138,124 +91,76 @@ def draw_again(lines: Lines) -> None:
     lines.insert(lines.index(call), {**call, "call": last + 1, "key": call["key"][:-1] + "2", "reply": "no"})
 
 
-def change_cost(lines: Lines) -> None:
-    of_kind(lines, "call")["cost"] = 0.01
-
-
-def change_iterations(lines: Lines) -> None:
-    of_kind(lines, "experiment", arm="iterative", success=True)["iterations"] += 1
-
-
-def change_tokens(lines: Lines) -> None:
-    of_kind(lines, "experiment")["tokens_out"] -= 1
-
-
-def drop_attempt(lines: Lines) -> None:
-    several = next(line for line in lines if line["kind"] == "attempt" and line["number"] == 2)
-    lines.remove(of_kind(lines, "attempt", experiment_id=several["experiment_id"], number=1))
-
-
-def change_feedback(lines: Lines) -> None:
-    several = next(line for line in lines if line["kind"] == "attempt" and line["number"] == 2)
-    of_kind(lines, "attempt", experiment_id=several["experiment_id"], number=1)["feedback"] = "Return True."
-
-
-def swap_arms(lines: Lines) -> None:
-    of_kind(lines, "experiment", arm="iterative", success=True).update(arm="zero-shot", solver="zero-shot")
-
-
 def swap_tasks(lines: Lines) -> None:
     ended = failed(lines)
     ended["problem_id"] = next(name for name in lines[0]["tasks"] if name != ended["problem_id"])
 
 
-def change_score(lines: Lines) -> None:
-    of_kind(lines, "experiment")["score"] = 1.0
+def added(line: Mapping[str, Any]) -> Callable[[Lines], None]:
+    return lambda lines: lines.insert(-1, {"time": lines[-1]["time"], **line})
 
 
-def change_dataset(lines: Lines) -> None:
-    lines[0]["environment"]["dataset_digest"] = "0" * 16
+def more(change: Callable[[Lines], tuple[dict[str, Any], str]], by: Any) -> Callable[[Lines], None]:
+    """Adds to a field."""
+
+    def tamper(lines: Lines) -> None:
+        line, name = change(lines)
+        line[name] += by
+
+    return tamper
 
 
-def change_task_digest(lines: Lines) -> None:
-    digests = lines[0]["details"]["matches"]["task"]
-    digests[next(iter(digests))] = "0" * 16
-
-
-def change_limit(lines: Lines) -> None:
-    lines[0]["config"]["test_timeout"] = 60.0
-
-
-def change_prompt(lines: Lines) -> None:
-    lines[0]["details"]["prompts"]["system"] += "Never fail."
-
-
-def change_arm_model(lines: Lines) -> None:
-    lines[0]["arms"][0]["models"]["main"] = "openai/gpt-9"
-
-
-def change_time(lines: Lines) -> None:
-    of_kind(lines, "attempt")["time"] = "2020-01-01T00:00:00.000000"
-
-
-def change_day(lines: Lines) -> None:
-    lines[0]["run_id"] = lines[0]["run_id"][:15] + "20200101_000000"
-
-
-def change_session(lines: Lines) -> None:
-    lines.insert(-1, {"kind": "resumed", "time": lines[-1]["time"], "how": "polished", "config": {}})
-
-
-def damage_line(lines: Lines) -> None:
-    lines.insert(-1, {"kind": "experiment", "time": lines[-1]["time"], "experiment_id": 5})
-
-
-TAMPERED: dict[Callable[[Lines], None], set[str]] = {
-    pass_verdict: {"verdict"},
-    pass_program: {"program", "verdict"},
-    pass_reply: {"program"},
-    flip_outcome: {"experiment"},
-    drop_failure: {"plan"},
-    drop_all_of_failure: {"plan"},
-    double_success: {"plan"},
-    repeat_line: {"plan"},
-    add_foreign: {"plan"},
-    fault_failure: {"experiment"},
-    change_message: {"prompt"},
-    change_request: {"prompt", "experiment"},
-    draw_again: {"experiment"},
-    change_cost: {"cost"},
-    change_iterations: {"experiment"},
-    change_tokens: {"experiment"},
-    drop_attempt: {"experiment"},
-    change_feedback: {"prompt", "experiment"},
-    swap_arms: {"plan"},
-    swap_tasks: {"plan"},
-    change_score: {"experiment"},
-    change_dataset: {"digest"},
-    change_task_digest: {"digest"},
-    change_limit: {"plan"},
-    change_prompt: {"prompt"},
-    change_arm_model: {"plan"},
-    change_time: {"order"},
-    change_day: {"order"},
-    change_session: {"plan"},
-    damage_line: {"file"},
+TAMPERED: dict[str, tuple[Callable[[Lines], Any], set[str]]] = {
+    "pass_verdict": (pass_verdict, {"verdict"}),
+    "pass_program": (pass_program, {"program", "verdict"}),
+    "pass_reply": (pass_reply, {"program"}),
+    "flip_outcome": (lambda lines: failed(lines).update(success=True, verdict="passed", cause=""), {"experiment"}),
+    "drop_failure": (lambda lines: lines.remove(failed(lines)), {"plan"}),
+    "drop_all_of_failure": (drop_all_of_failure, {"plan"}),
+    "double_success": (lambda lines: lines.insert(-1, {**passed(lines), "time": lines[-1]["time"]}), {"plan"}),
+    "repeat_line": (lambda lines: lines.insert(-1, {**passed(lines)}), {"plan"}),
+    "add_foreign": (lambda lines: lines.insert(-1, {**passed(lines), "experiment_id": f"exp_{255:016x}"}), {"plan"}),
+    "fault_failure": (fault_failure, {"experiment"}),
+    "change_message": (change_message, {"prompt"}),
+    # the key that belongs to another message
+    "change_request": (lambda lines: change_message(lines, key=f"ask:{0:032x}/1"), {"prompt", "experiment"}),
+    "draw_again": (draw_again, {"experiment"}),
+    "change_cost": (lambda lines: of_kind(lines, "call").update(cost=0.01), {"cost"}),
+    "change_iterations": (more(lambda lines: (passed(lines, arm="iterative"), "iterations"), 1), {"experiment"}),
+    "change_tokens": (more(lambda lines: (of_kind(lines, "experiment"), "tokens_out"), -1), {"experiment"}),
+    "drop_attempt": (lambda lines: lines.remove(first_of_two(lines)), {"experiment"}),
+    "change_feedback": (lambda lines: first_of_two(lines).update(feedback="Return True."), {"prompt", "experiment"}),
+    "swap_arms": (lambda lines: passed(lines, arm="iterative").update(arm="zero-shot", solver="zero-shot"), {"plan"}),
+    "swap_tasks": (swap_tasks, {"plan"}),
+    "change_score": (lambda lines: of_kind(lines, "experiment").update(score=1.0), {"experiment"}),
+    "change_dataset": (lambda lines: lines[0]["environment"].update(dataset_digest="0" * 16), {"digest"}),
+    "change_task_digest": (
+        lambda lines: lines[0]["details"]["matches"]["task"].update({lines[0]["tasks"][0]: "0" * 16}),
+        {"digest"},
+    ),
+    "change_limit": (lambda lines: lines[0]["config"].update(test_timeout=60.0), {"plan"}),
+    "change_prompt": (more(lambda lines: (lines[0]["details"]["prompts"], "system"), "Never fail."), {"prompt"}),
+    "change_arm_model": (lambda lines: lines[0]["arms"][0]["models"].update(main="openai/gpt-9"), {"plan"}),
+    "change_time": (lambda lines: of_kind(lines, "attempt").update(time="2020-01-01T00:00:00.000000"), {"order"}),
+    "change_day": (lambda lines: lines[0].update(run_id=lines[0]["run_id"][:15] + "20200101_000000"), {"order"}),
+    "change_session": (added({"kind": "resumed", "how": "polished", "config": {}}), {"plan"}),
+    "damage_line": (added({"kind": "experiment", "experiment_id": 5}), {"file"}),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__)
-def test_verify_finds_what_was_changed(honest: Path, tmp_path: Path, tamper: Callable[[Lines], None]) -> None:
+@pytest.mark.parametrize("tamper", TAMPERED)
+def test_verify_finds_what_was_changed(honest: Path, tmp_path: Path, tamper: str) -> None:
+    change, kinds = TAMPERED[tamper]
     folder = copied(honest, tmp_path)
     lines = lines_of(folder)
-    tamper(lines)
-    rewritten(folder, lines)
+    change(lines)
+    written(folder, lines)
 
     found = verified(folder)
 
     assert not found.verified
-    assert TAMPERED[tamper] & found.found.keys(), found.findings
+    assert kinds & found.found.keys(), found.findings
 
 
 def test_verify_passes_an_honest_run(honest: Path) -> None:
@@ -301,7 +206,7 @@ def test_verify_believes_no_cached_index(honest: Path, tmp_path: Path) -> None:
     lines = lines_of(folder)
     pass_verdict(lines)
     index = (folder / "journal.index").read_bytes()
-    rewritten(folder, lines)
+    written(folder, lines)
     (folder / "journal.index").write_bytes(index)
 
     assert "verdict" in verified(folder).found

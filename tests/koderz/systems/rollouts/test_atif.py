@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -13,8 +12,9 @@ import pytest
 
 from koderz.analysis.formats import own_format, write_own
 from koderz.errors import KoderzError
+from koderz.testing import a_journal
 from tests.koderz.analysis.test_conversation import COMMAND, OUTPUT, RULES, calls, each_wire
-from tests.tracker.builders import call, fault, judged, recorded
+from tests.tracker.builders import call, fault, judged
 
 HARBOR = os.environ.get("KODERZ_HARBOR_PYTHON")
 READ = """
@@ -35,7 +35,7 @@ def written(run: Path, to: Path) -> list[Path]:
 
 
 def trajectory(tmp_path: Path, *records: Any) -> dict[str, Any]:
-    (path,) = written(asyncio.run(recorded(tmp_path, *records)), tmp_path / "trials")
+    (path,) = written(a_journal(tmp_path, *records), tmp_path / "trials")
     found: dict[str, Any] = json.loads(path.read_bytes())
     return found
 
@@ -71,7 +71,7 @@ def test_cost_that_nobody_knows_is_absent(tmp_path: Path) -> None:
 
 
 def test_run_without_calls_is_refused(tmp_path: Path) -> None:
-    run = asyncio.run(recorded(tmp_path, judged(0)))
+    run = a_journal(tmp_path, judged(0))
     with pytest.raises(KoderzError, match="no call to a model is on record"):
         written(run, tmp_path / "trials")
 
@@ -81,9 +81,7 @@ def test_harbor_reads_the_trajectories(tmp_path: Path) -> None:
     paths = [
         path
         for wire in ("chat", "responses", "messages")
-        for path in written(
-            asyncio.run(recorded(tmp_path / wire, *calls(wire), judged(0))), tmp_path / f"{wire} trials"
-        )
+        for path in written(a_journal(tmp_path / wire, *calls(wire), judged(0)), tmp_path / f"{wire} trials")
     ]
     done = subprocess.run([str(HARBOR), "-c", READ, *map(str, paths)], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["['system', 'user', 'agent', 'agent'] 0.5"] * 3, done.stderr

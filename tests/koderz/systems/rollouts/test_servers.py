@@ -28,6 +28,7 @@ from koderz.systems.rollouts.agents import servers as module
 from koderz.systems.rollouts.agents.servers import Servers
 from koderz.systems.rollouts.agents.traffic import Traffic, messages_of
 from koderz.systems.rollouts.figures import FIGURES, lines_of
+from koderz.testing import a_plan
 from koderz_tracker import open_cortex
 from koderz_tracker.records import Experiment, Once, Record
 from koderz_tracker.results import Result
@@ -470,7 +471,7 @@ def test_traces_have_a_span_for_each_call_of_a_tool() -> None:
     records = story_of_an_agent()
     outcome = records[-1]
     assert isinstance(outcome, Experiment)
-    _, spans = trace_of(builders.plan(1), records, outcome, place="1", run="r")
+    _, spans = trace_of(a_plan(1), records, outcome, place="1", run="r")
     (span,) = [span for span in spans if span.name == "parcels.parcel_code"]
     assert (span.span_type, span.outputs) == ("TOOL", "P-7")
     assert (span.end_time_ns or 0) - span.start_time_ns == 500_000_000
@@ -483,7 +484,7 @@ def test_summary_counts_the_use_of_servers_and_their_findings() -> None:
         Result(problem_id="a", success=True, score=1.0, sample=sample, facts={"mcp": [{"parcels": own}]})
         for sample, own in enumerate((numbers, idle))
     ]
-    found = FIGURES.summary(builders.plan(1), {"arm": results, "plain": [Result(problem_id="a", success=True)]})
+    found = FIGURES.summary(a_plan(1), {"arm": results, "plain": [Result(problem_id="a", success=True)]})
     sums = {"rollouts": 1, "calls": 2, "errors": 1, "seconds": 1.0, "findings": {"it hangs": 1}}
     assert found["arm"]["mcp"] == {"parcels": sums}
     assert "mcp" not in found["plain"]

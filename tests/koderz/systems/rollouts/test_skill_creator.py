@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from msgspec import structs
 
 from koderz.analysis.formats import own_format, write_own
+from koderz.testing import a_journal
 from koderz_tracker.records import Arm, Plan, Record
-from tests.tracker.builders import RUN, attempt, call, fault, judged, recorded
+from tests.tracker.builders import RUN, attempt, call, fault, judged
 
 PLAIN, WITH = "zero-shot", "iterative"  # the names of arms that the builders have
 SKILL = [{"kind": "skill", "name": "codes", "digest": "0"}]
@@ -46,7 +46,7 @@ def exported(tmp_path: Path, of: Plan, *records: Record) -> tuple[dict[str, Any]
         own = getattr(record, "problem_id", "")
         return structs.replace(record, problem_id=names[int(own.removeprefix("T/"))]) if own else record
 
-    run = asyncio.run(recorded(tmp_path, *map(named, records), of=of))
+    run = a_journal(tmp_path, *map(named, records), plan=of)
     found = own_format("skill-creator")
     assert found is not None
     (tmp_path / "out").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_
 from koderz.systems.optimizers.analysis.part import OPTIMIZE
 from koderz.systems.optimizers.analysis.report import section_of
 from koderz.systems.optimizers.analysis.trials import Trial
+from koderz.testing import a_journal, a_model
 from koderz_tracker.journal import NAME
 from koderz_tracker.memory import Memory
 from koderz_tracker.memory.store import Filter, Store
@@ -33,8 +33,7 @@ from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.sinks.memory import MemorySink
 from koderz_tracker.stories import Stories
 from tests.koderz.systems.optimizers.solvers.worlds import World, gain, searched
-from tests.koderz.world import Run, Scripted
-from tests.tracker.builders import recorded
+from tests.koderz.world import Run
 from tests.tracker.sinks.mlflow_world import client, project, seen
 
 pytestmark = pytest.mark.slow
@@ -95,7 +94,7 @@ def test_gains_tell_help_from_none_and_from_random_search(tmp_path: Path) -> Non
 
 def test_gain_of_the_initial_prompt_is_exactly_zero(tmp_path: Path) -> None:
     run = searched(
-        tmp_path, World("rule"), "none", "random_search", model=Scripted(lambda *_: "wrong"), budget_calls=150
+        tmp_path, World("rule"), "none", "random_search", model=a_model(lambda *_: "wrong"), budget_calls=150
     )
     (row,) = rows(run).values()
     assert (row.gain, row.interval, row.p, row.verdict) == (0.0, (0.0, 0.0), 1.0, "no evidence")
@@ -174,7 +173,7 @@ def test_memory_of_a_gain_is_kept_where_the_baseline_ends_last(tmp_path: Path) -
     rest = [line for line in run.lines[1:] if line not in ends.values() and line.kind != "finished"]
     lines = [*rest, ends["meta_prompt"], ends["none"], *run.of("finished")]
 
-    folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
+    folder = a_journal(tmp_path / "again", plan=read_plan(run.folder))
     with (folder / NAME).open("ab") as file:
         file.writelines(map(encode, lines))
     found = remembered(folder)["meta_prompt"]
@@ -303,7 +302,7 @@ def test_mlflow_has_a_span_per_candidate_and_the_winner_once(tmp_path: Path) -> 
 def test_prompt_is_found_only_after_all_searches(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", budget_calls=200)
     assert [*OPTIMIZE.prompts(read_plan(run.folder), run.folder)]
-    folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
+    folder = a_journal(tmp_path / "again", plan=read_plan(run.folder))
     with (folder / NAME).open("ab") as file:
         file.writelines(encode(line) for line in run.lines[1:] if line.kind != "experiment" or line.arm == "none")
 

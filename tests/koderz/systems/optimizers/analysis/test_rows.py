@@ -11,10 +11,11 @@ import pytest
 from koderz.analysis.blocks import Table, Text
 from koderz.systems.optimizers.analysis.gains import GainRow, Search, rows_of, searches_of
 from koderz.systems.optimizers.analysis.report import row_blocks
+from koderz.testing import a_model
 from koderz.types import Message, Sampling
 from koderz_tracker.records import Plan
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
-from tests.koderz.world import Run, Scripted
+from tests.koderz.world import Run
 
 
 class Mute(World):
@@ -33,7 +34,7 @@ def rows(run: Run, searches: Sequence[Search]) -> list[GainRow]:
 
 def test_unread_answers_stand_beside_each_score(tmp_path: Path) -> None:
     world = Mute("nothing")
-    run = searched(tmp_path, world, "none", "random_search", model=Scripted(world), budget_calls=100)
+    run = searched(tmp_path, world, "none", "random_search", model=a_model(world), budget_calls=100)
 
     (row,) = rows(run, searches_of(run.folder))
     assert (row.unread, row.baseline_unread) == (0.25, 0.25)

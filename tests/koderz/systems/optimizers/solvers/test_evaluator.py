@@ -15,11 +15,12 @@ import pytest
 from koderz.suites.metrics import Gradable, Graded, TextMetric, Unread
 from koderz.suites.suite import AskJudge
 from koderz.systems.optimizers.datasets.payload import Item
+from koderz.testing import FakeModel, a_model
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.journal import NAME
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, plan_of, results_of, searched
 from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test
-from tests.koderz.world import Run, Scripted, begun, resumed
+from tests.koderz.world import Run, begun, resumed
 
 RULES = World("rule", tests=20)
 OWN = '''
@@ -69,11 +70,11 @@ def own(folder: Path, name: str, **values: Any) -> str:
     return f"{path}:{name}"
 
 
-def asked_items(model: Scripted) -> int:
+def asked_items(model: FakeModel) -> int:
     return sum(sampling.temperature == 0 for _, sampling in model.asked)
 
 
-class Late(Scripted):
+class Late(FakeModel):
     """A model that answers at random moments."""
 
     async def wait(self) -> None:
@@ -113,7 +114,7 @@ def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> N
         is_long = "briefly, 1" in str(messages[0]["content"])
         return Completion("400: too long", finish_reason="context") if is_long else RULES(messages, sampling)
 
-    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), model=Scripted(line), budget_calls=150)
+    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), model=a_model(line), budget_calls=150)
     (experiment,) = run.of("experiment")
     assert (experiment.verdict in ("selected", "kept"), run.of("fault")) == (True, [])
     long = {call.call for call in run.of("call") if call.finish_reason == "context"}
@@ -123,7 +124,7 @@ def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["greedy", *ALL])
 def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: str) -> None:
-    model = Scripted(RULES)
+    model = a_model(RULES)
     solver = own(tmp_path, name) if name == "greedy" else name
     run = searched(tmp_path, RULES, solver, model=model, budget_calls=150, item_concurrency=64)
 
@@ -139,7 +140,7 @@ def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: st
 @pytest.mark.parametrize("solver", FEW)
 def test_search_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
     plan = plan_of(tmp_path, RULES, solver, budget_calls=120)
-    whole = asyncio.run(begun(plan, Scripted(RULES)))
+    whole = asyncio.run(begun(plan, a_model(RULES)))
     lines = (whole.folder / NAME).read_bytes().splitlines(keepends=True)
     for cut in random.Random(solver).sample(range(2, len(lines)), 4):
         folder = tmp_path / str(cut) / whole.folder.name
@@ -161,7 +162,7 @@ def test_requests_in_flight_of_an_experiment_are_bounded(tmp_path: Path) -> None
 
 
 def test_baseline_asks_for_the_test_split_alone(tmp_path: Path) -> None:
-    model = Scripted(RULES)
+    model = a_model(RULES)
     run = searched(tmp_path, RULES, "none", model=model)
 
     assert len(model.asked) == 20
@@ -175,7 +176,7 @@ def test_initial_prompt_that_wins_is_not_tested_again(tmp_path: Path) -> None:
     def always(messages: Sequence[Message], sampling: Sampling) -> str:
         return "wrong"
 
-    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), model=Scripted(always))
+    run = searched(tmp_path, RULES, own(tmp_path, "shorter"), model=a_model(always))
     (experiment,), (result,) = run.of("experiment"), results_of(run).values()
     assert (experiment.verdict, experiment.score) == ("kept", None)
     assert result["winner"] == result["initial"]
@@ -204,7 +205,7 @@ def test_unreadable_replies_are_asked_for_once_more_and_counted(tmp_path: Path) 
     def mute(messages: Sequence[Message], sampling: Sampling) -> str:
         return "I would rather not."
 
-    model = Scripted(mute)
+    model = a_model(mute)
     run = searched(tmp_path, RULES, own(tmp_path, "asking"), model=model)
     (result,) = results_of(run).values()
     assert (result["finish_reason"], result["unreadable"], result["reasoning_calls"]) == ("stale", 20, 40)
@@ -217,14 +218,14 @@ def test_search_ends_where_replies_bring_nothing_asked_for(tmp_path: Path, solve
     def useless(messages: Sequence[Message], sampling: Sampling) -> str:
         return reply if sampling.temperature else RULES(messages, sampling)
 
-    run = searched(tmp_path, RULES, solver, model=Scripted(useless))
+    run = searched(tmp_path, RULES, solver, model=a_model(useless))
     (result,) = results_of(run).values()
     assert result["finish_reason"] in ("stale", "converged")
     assert result["reasoning_calls"] <= 100
 
 
 def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None:
-    model = Scripted(RULES)
+    model = a_model(RULES)
     searched(tmp_path, RULES, "meta_prompt", model=model, budget_calls=200)
     requests = [sampling for messages, sampling in model.asked if "JSON object" in str(messages[-1]["content"])]
     assert len(requests) > 1
@@ -233,16 +234,16 @@ def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None
 
 
 def test_prompt_model_may_be_another(tmp_path: Path) -> None:
-    writer = Scripted(RULES)
+    writer = a_model(RULES)
     plan = plan_of(tmp_path, RULES, "meta_prompt", budget_calls=200, roles={"reasoning": "writer"})
-    run = asyncio.run(begun(plan, {"scripted": Scripted(RULES), "writer": writer}))
+    run = asyncio.run(begun(plan, {"scripted": a_model(RULES), "writer": writer}))
     assert writer.asked
     assert {call.role for call in run.of("call") if call.purpose == "propose"} == {"reasoning"}
 
 
 def test_proposals_too_long_leaking_or_without_item_are_refused(tmp_path: Path) -> None:
     secret = RULES.item("test", 3).text
-    model = Scripted(RULES)
+    model = a_model(RULES)
     run = searched(tmp_path, RULES, own(tmp_path, "odd", SECRET=secret), model=model)
     (result,) = results_of(run).values()
     assert result["refused"] == 5
@@ -255,7 +256,7 @@ def test_item_braces_are_not_filled(tmp_path: Path) -> None:
     columns = {"question": "copper {question} {gold}", "gold": "no"}
     item = Item("world/test/0", columns, "x")
     dataset = replace(dataset, splits={**dataset.splits, "test": (item,)})
-    model = Scripted(RULES)
+    model = a_model(RULES)
     asyncio.run(begun(plan_of(tmp_path, dataset, "none"), model))
     assert [messages[-1]["content"] for messages, _ in model.asked] == ["copper {question} {gold}"]
 
@@ -270,7 +271,7 @@ def test_cost_cap_ends_a_search_with_room_for_its_last_passes(tmp_path: Path) ->
         return Completion(RULES(messages, sampling), cost=0.001)
 
     settings = {"max_experiment_cost": 0.3}
-    run = searched(tmp_path, RULES, "meta_prompt", model=Scripted(dear), settings=settings)
+    run = searched(tmp_path, RULES, "meta_prompt", model=a_model(dear), settings=settings)
     (result,), (experiment,) = results_of(run).values(), run.of("experiment")
     assert result["finish_reason"] == "usd"
     assert experiment.cost <= 0.3
@@ -298,7 +299,7 @@ def test_items_whose_judge_cannot_be_read_are_left_out_and_counted(tmp_path: Pat
     def model(messages: Sequence[Message], sampling: Sampling) -> str:
         return "1" if "Is it right?" in str(messages[-1]["content"]) else "wrong"
 
-    run = asyncio.run(begun(plan_of(tmp_path, dataset, "none", roles={"judge": "scripted"}), Scripted(model)))
+    run = asyncio.run(begun(plan_of(tmp_path, dataset, "none", roles={"judge": "scripted"}), a_model(model)))
     (experiment,), (result,) = run.of("experiment"), results_of(run).values()
     assert (experiment.score, result["faults"]) == (1.0, 2)
     assert {g.item for g in run.of("grade") if "fault" in g.labels} == {"world/test/7", "world/test/17"}
@@ -331,7 +332,7 @@ def test_failing_call_ends_the_experiment_and_retry_goes_on(tmp_path: Path) -> N
     run = asyncio.run(begun(plan, model))
     assert [fault.reason for fault in run.of("fault")] == ["the server is gone"]
     recorded = len(run.of("call"))
-    again = Scripted(RULES)
+    again = a_model(RULES)
     done = asyncio.run(resumed(run.folder, replace(plan, record=run.lines[0]), again, faults=True))  # type: ignore[arg-type]
     assert done.ended.status == "complete"
     assert len(again.asked) == len(done.of("call")) - recorded

@@ -1,4 +1,4 @@
-"""Scripted worlds for optimizers: items of four kinds, a model that prompts help or not, and one that writes them."""
+"""FakeModel worlds for optimizers: items of four kinds, a model that prompts help or not, and one that writes them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from koderz.models.tariffs import FREE
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan, Subject, make_plan
 from koderz.prompts import Prompts, load_prompts
@@ -25,9 +26,10 @@ from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Leakage
 from koderz.systems.optimizers.datasets.search import SearchOptions
 from koderz.systems.optimizers.datasets.suite import described
+from koderz.testing import FakeModel, a_model
 from koderz.types import Message, Sampling, Task
 from koderz_tracker.records import Cell
-from tests.koderz.world import FREE, Run, Scripted, begun, settings_of
+from tests.koderz.world import Run, begun, settings_of
 
 KINDS = ("copper", "silver", "marble", "velvet")
 LOW, HIGH, FLAT = 0.3, 0.9, 0.6
@@ -161,11 +163,11 @@ def plan_of(
     return make_plan(given, Subject(suite, suite.tasks, prompts), arms, cells=cells)
 
 
-def searched(folder: Path, world: World, *solvers: str, model: Scripted | None = None, **how: Any) -> Run:
+def searched(folder: Path, world: World, *solvers: str, model: FakeModel | None = None, **how: Any) -> Run:
     """A run of these optimizers. With a model of the world's own it is made once a process, and copied."""
     key = repr((world, solvers, sorted(how.items())))
     if model or key not in _MADE:
-        made = asyncio.run(begun(plan_of(folder, world, *solvers, **how), model or Scripted(world, FREE)))
+        made = asyncio.run(begun(plan_of(folder, world, *solvers, **how), model or a_model(world, price=FREE)))
         if not model:
             _MADE[key] = made, {path.relative_to(folder): path.read_bytes() for path in _files(made.folder)}
         return made
