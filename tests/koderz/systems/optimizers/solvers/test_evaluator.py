@@ -322,7 +322,7 @@ def test_users_solver_is_scored_without_returning_anything(tmp_path: Path) -> No
 def test_failing_call_ends_the_experiment_and_retry_goes_on(tmp_path: Path) -> None:
     from koderz.errors import Fault
 
-    class Failing(Scripted):
+    class Failing(FakeModel):
         async def wait(self) -> None:
             if len(self.asked) == 60:
                 raise Fault("the server is gone")
