@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import posixpath
 import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -16,6 +16,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from tests.loopback_modal.blobs import Blobs
+from tests.loopback_modal.processes import CODE
 from tests.loopback_modal.store import Store, Thing, new_id
 
 IMAGE_BUILDER = "2025.06"
@@ -77,23 +78,29 @@ class Images:
         request = api_pb2.MountGetOrCreateRequest.FromString(self._thing(mount_id).body)
         return {one.filename: one.sha256_hex for one in request.files}
 
-    def mounted(self, mount_ids: Iterable[str]) -> dict[str, Path]:
-        """Where all that is mounted lies, by where it is seen, such as `/root/koderz`.
+    def write_mounts(self, mount_ids: Iterable[str], root: Path) -> dict[str, Path]:
+        """Writes what is mounted to a container's root, but for code. Returns where that lies, by where it is seen.
 
-        It is written once for all containers of this process: they share the bytecode that they leave there, too.
+        Code, such as `/root/koderz`, is written once for all containers of this process: they share the bytecode that
+        they leave there, too. Whatever else is mounted is each container's own, as it may write there.
         """
         files = {name: digest for mount_id in mount_ids for name, digest in self.files(mount_id).items()}
-        folder = _shared() / sha256(repr(sorted(files.items())).encode()).hexdigest()
+        code = {name: digest for name, digest in files.items() if f"/{name.split('/')[1]}" in CODE}
+        self._write({name: digest for name, digest in files.items() if name not in code}, root)
+        folder = _shared() / sha256(repr(sorted(code.items())).encode()).hexdigest()
         if not folder.exists():
             made = folder.with_name(new_id("mo"))
-            for name, digest in files.items():
-                target = made / name.lstrip("/")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(self._blobs.read(digest))
-                target.chmod(0o755)
+            self._write(code, made)
             with suppress(OSError):  # another server was faster
                 made.rename(folder)
-        return {f"/{top}": folder / top for top in {"/".join(name.split("/")[1:3]) for name in files}}
+        return {f"/{top}": folder / top for top in {"/".join(name.split("/")[1:3]) for name in code}}
+
+    def _write(self, files: Mapping[str, str], root: Path) -> None:
+        for name, digest in files.items():
+            target = root / name.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self._blobs.read(digest))
+            target.chmod(0o755)
 
     def write_copied(self, image_id: str, root: Path) -> None:
         """Puts what the image's Dockerfile copies to where it says, by `COPY SOURCE… TARGET` and WORKDIR alone."""

@@ -66,10 +66,10 @@ class Starting:
         root.mkdir(parents=True)
         if seen.image:
             self._images.write_copied(seen.image, root)
-        seen_there = self._images.mounted(seen.mounts)
-        seen_there |= {one.mount_path: self._volumes.folder(one.volume_id) / one.sub_path for one in seen.volumes}
+        mounts = self._images.write_mounts(seen.mounts, root)
+        mounts |= {one.mount_path: self._volumes.folder(one.volume_id) / one.sub_path for one in seen.volumes}
         merged = self._images.environment(seen.image) | self._vault.environment(seen.secrets) | dict(environment)
-        return Box(root, lay_out(root, seen_there), merged, self.log(container_id), network, apart)
+        return Box(root, lay_out(root, mounts), merged, self.log(container_id), network, apart)
 
     def clear(self, container_id: str) -> None:
         """Removes a container's folder; its log stays."""
