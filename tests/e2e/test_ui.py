@@ -56,14 +56,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folders = []
     for verdict in (True, False):
         told = [*experiments(0), *experiments(0, solver="iterative"), attempt(1, detail="why"), judged(1, verdict)]
-        plan = new_plan(2, solvers=arms, **SHARED)
+        plan = new_plan(2, arms=arms, **SHARED)
         folders.append(record(shell.results, plan, *told, fault(1, solver="iterative"), Finished(status="incomplete")))
         project(folders[-1])
     config = {"local_model": "openai/qwen2.5-coder:32b", "suite": "humaneval"}
     asked = {"config": config, "details": {"questions": {"T/0": "Is it so?"}}}
     for solvers in (arms, arms[:1]):
         told = [record for solver in solvers for record in experiments(0, solver=solver)]
-        plan = new_plan(1, solvers=solvers, **asked)
+        plan = new_plan(1, arms=solvers, **asked)
         folders.append(record(shell.results, plan, *told, Finished(status="complete")))
         project(folders[-1], experiment=WIDTHS)
     return shell, folders

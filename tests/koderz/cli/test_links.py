@@ -153,7 +153,7 @@ def test_links_in_place_of_stores_make_no_file_elsewhere(
 def test_memory_commands_refuse_a_linked_store(koderz: Shell, command: Command, name: str) -> None:
     koderz.results.mkdir()
     (koderz.folder / "elsewhere").mkdir()
-    (koderz.folder / "memories.jsonl").write_text("")
+    (koderz.folder / "memories.jsonl").write_text("[]")
     (koderz.results / "memory.db").symlink_to("../elsewhere/new")
     given: Any = {"memory show": ("1",), "memory import": ("memories.jsonl",), "memory forget": ("1", "--yes")}
     given |= {"memory compare": ("latest",), "memory claim": ("so it is", "--run", "latest")}

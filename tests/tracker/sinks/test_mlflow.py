@@ -212,7 +212,7 @@ def test_fault_has_no_assessment_and_no_quality_measure(results: Path) -> None:
 
 def test_traces_differ_by_their_request_alone(results: Path) -> None:
     """MLflow lays two runs side by side by the previews of their requests."""
-    both = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
+    both = record(results, new_plan(1, arms=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     one = record(results, new_plan(1), *experiments(0))
     for folder in (both, one):
         project(folder)
@@ -225,7 +225,7 @@ def test_traces_differ_by_their_request_alone(results: Path) -> None:
 
 def test_trace_shows_the_question_where_the_plan_has_it(results: Path) -> None:
     asked = {"details": {"questions": {"T/0": "Is it\0 so?"}}}
-    folder = record(results, new_plan(1, solvers=BOTH, **asked), judged(0), judged(0, solver="iterative"))
+    folder = record(results, new_plan(1, arms=BOTH, **asked), judged(0), judged(0, solver="iterative"))
     twice = record(results, new_plan(1, samples=2, **asked), judged(0), judged(0, sample=1))
     for each in (folder, twice):
         project(each)
@@ -282,7 +282,7 @@ def file_of(run: Any, name: str) -> Any:
 
 
 def test_arms_are_evaluation_runs_below_the_run(results: Path) -> None:
-    plan = new_plan(2, solvers=BOTH, **SHARED)
+    plan = new_plan(2, arms=BOTH, **SHARED)
     ended: list[Record] = [
         judged(0, False),
         fault(1),
@@ -357,7 +357,7 @@ def test_cost_of_unknown_price_is_no_metric(results: Path) -> None:
 
 def test_run_of_several_models_is_named_by_them(results: Path) -> None:
     plans = [
-        new_plan(1, solvers=BOTH, config={"local_model": "openai/a-1:7b", "suite": "humaneval"}),
+        new_plan(1, arms=BOTH, config={"local_model": "openai/a-1:7b", "suite": "humaneval"}),
         new_plan(1, config={"local_model": "", "suite": "humaneval"}),
     ]
     arms = [replace(plans[0].arms[0], name=f"zero-shot · p/{model}", models={"main": f"p/{model}"}) for model in "xyz"]
@@ -398,7 +398,7 @@ def test_averages_follow_measures_without_rate_where_nothing_passes(results: Pat
 
 @pytest.mark.slow
 def test_nested_runs_of_experiments_are_below_the_runs_of_their_arms(results: Path) -> None:
-    folder = record(results, new_plan(1, solvers=BOTH), judged(0), judged(0, solver="iterative"))
+    folder = record(results, new_plan(1, arms=BOTH), judged(0), judged(0, solver="iterative"))
     for _ in range(2):
         project(folder, detail="runs")
         for path in folder.glob("mlflow_outbox*"):
@@ -416,7 +416,7 @@ def test_nested_runs_of_experiments_are_below_the_runs_of_their_arms(results: Pa
 
 @pytest.mark.slow
 def test_arm_run_deleted_in_mlflow_comes_back(results: Path) -> None:
-    folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
+    folder = record(results, new_plan(1, arms=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     project(folder)
     before = seen(folder).facts()
     client(folder).delete_run(seen(folder).nested[0].info.run_id)
@@ -428,7 +428,7 @@ def test_arm_run_deleted_in_mlflow_comes_back(results: Path) -> None:
 @pytest.mark.slow
 def test_mlflow_run_of_an_earlier_version_is_rebuilt_without_doubles(results: Path) -> None:
     """It was one evaluation run for all arms, with all figures as metrics, and attempts as assessments."""
-    folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
+    folder = record(results, new_plan(1, arms=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     project(folder)
     good, mlflow = seen(folder), client(folder)
     for run in good.nested:

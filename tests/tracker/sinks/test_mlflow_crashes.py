@@ -123,7 +123,7 @@ def test_run_created_without_a_reply_is_not_created_again(results: Path, monkeyp
 def test_arm_runs_created_without_a_reply_are_not_created_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solvers = ("zero-shot", "iterative")
     ended = [*experiments(0), *experiments(0, solver="iterative"), Finished(status="complete")]
-    folder = record(results, new_plan(1, solvers=solvers), *ended)
+    folder = record(results, new_plan(1, arms=solvers), *ended)
     real = MlflowStore.create
 
     def lost(self: MlflowStore, page: Any) -> str:

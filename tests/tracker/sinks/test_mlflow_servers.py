@@ -130,7 +130,7 @@ def nasty_run(results: Path) -> Path:
     solvers = [f"{LONG_NAME[1:]}\0", "iterative"]
     plan = new_plan(
         2,
-        solvers=solvers,
+        arms=solvers,
         config={"local_model": "m\0", "suite": "humaneval", "tags": TAGS, "note": NASTY[:5]},
         details={"prompts": {"task": "Do \0 ${what}."}, "expectations": {"T/0": {"expected_response": "x\0"}}},
     )
