@@ -185,7 +185,7 @@ def test_times_are_local_with_microseconds_and_without_an_offset() -> None:
 
 @pytest.mark.parametrize(
     ("more", "planned"),
-    [({}, 3), ({"solvers": ("zero-shot", "iterative")}, 6), ({"samples": 5}, 15), ({"tasks": 0}, 0)],
+    [({}, 3), ({"arms": ("zero-shot", "iterative")}, 6), ({"samples": 5}, 15), ({"tasks": 0}, 0)],
 )
 def test_plan_counts_its_experiments(more: dict[str, Any], planned: int) -> None:
     assert a_plan(**more).planned == planned
