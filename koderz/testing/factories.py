@@ -48,7 +48,7 @@ Line = Callable[[Sequence[Message], Sampling], str | Completion]
 """What a model says to messages and sampling parameters."""
 
 Answer = str | Completion | Exception
-"""What a model does when it is asked: it says this, or raises it. A text counts as 10 tokens for 5 of the prompt's."""
+"""What a model does when it is asked: it says this, or raises it. A text counts as 5 tokens, and its prompt as 10."""
 
 
 def a_plan(
