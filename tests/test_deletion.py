@@ -31,6 +31,12 @@ HELP: dict[str, list[Command]] = {
     "questions": [("benchmark", "run", "--suite", "qa", "--help")],
     "rewards": [("judge", "serve", "--help")],
     "modal": [("modal", "--help"), ("modal", "deploy", "--help")],
+    "publishing": [
+        ("verify", "--help"),
+        ("publish", "--help"),
+        ("pull", "--help"),
+        ("benchmark", "calibrate", "--help"),
+    ],
 }
 RUNS: dict[str, Command] = {  # of those that have tasks
     "code": ("benchmark", 0, 1, "--mode", "comparative", "--model", "simulated"),
@@ -157,6 +163,18 @@ def test_deletion_of_all_systems_leaves_the_core(without: Callable[..., Copy]) -
     koderz.run("benchmark", "run", "--help")
     assert "no run" in koderz.run("benchmark", "list")
     koderz.run("doctor", "--help")
+
+
+def test_deletion_of_publishing_leaves_out_its_commands_and_formats(without: Callable[..., Copy]) -> None:
+    koderz = without("publishing")
+    koderz.run(*RUNS["code"])
+    for command in ("verify", "publish", "pull"):
+        assert f"No such command '{command}'" in koderz.run(command, "latest", code=2)
+    assert "No such command 'calibrate'" in koderz.run("benchmark", "calibrate", "latest", code=2)
+    for name in ("eee", "hf", "inspect"):
+        refused = koderz.run("export", "latest", "--format", name, code=2)
+        assert refused.startswith(f"koderz: --format: invalid value '{name}'; choose from csv, parquet, ")
+    koderz.run("export", "latest", "--format", "csv")
 
 
 def test_deletion_of_serving_leaves_out_servers_and_says_so(without: Callable[..., Copy]) -> None:

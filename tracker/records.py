@@ -336,7 +336,7 @@ class Reward(Line, frozen=True, kw_only=True):
 
 
 class JudgeCalibration(Line, frozen=True, kw_only=True):
-    """The figures of a judge that is a model, by labels of people; see `koderz.analysis.labels`."""
+    """The figures of a judge that is a model, by labels of people; see `koderz.systems.publishing.labels`."""
 
     kind: ClassVar[Literal["calibration"]] = "calibration"
     digest: str  # a digest of the labels

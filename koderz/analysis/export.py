@@ -334,7 +334,7 @@ def format_of(path: Path | None, given: str | None) -> Format:
             return format_
     if not name:
         raise KoderzError("say which --format")
-    known = [*FORMATS, "eee", "hf", "inspect", *names_of("formats")]
+    known = [*FORMATS, *names_of("formats")]
     raise KoderzError(f"--format: invalid value {name!r}; choose from {', '.join(known)}")
 
 

@@ -6,14 +6,14 @@ A correction needs labels of people, drawn at random from each run, as `koderz b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
-from koderz.analysis.agreement import OF_ERRORS, Labelled, errors_of, rights_of
 from koderz.analysis.inference import groups_of_smallest_side, means_of, score_interval
 from koderz.analysis.intervals import Interval, mover
 from koderz.analysis.measures import SUCCESS
@@ -24,6 +24,24 @@ from koderz_tracker.rates import bounded_interval
 from koderz_tracker.runs import read_plan
 
 _A_MODEL = "a model"
+_T = TypeVar("_T")
+
+OF_ERRORS = (-1.0, 1.0)
+"""The bounds of a judge's error, which is a label less the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One item that was judged by the model and labelled by people."""
+
+    task: str  # or the cluster that its task belongs to: items of one resemble each other
+    judged: float
+    labels: Mapping[str, float]  # by labeller
+
+    @property
+    def label(self) -> float:
+        """The mean of the labels."""
+        return fmean(self.labels.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,25 @@ def judged_difference(
     return JudgedDifference(judges, 100 * difference, interval, note, alike, alike_note)
 
 
+def rights_of(items: Collection[Labelled]) -> tuple[list[list[bool]], list[list[bool]]]:
+    """Whether the judge is right on what people pass, and on what they fail, by task: sensitivity and specificity."""
+    of_passed = by_task((each.task, each.judged > 0.5) for each in items if each.label > 0.5)
+    return of_passed, by_task((each.task, each.judged < 0.5) for each in items if each.label < 0.5)
+
+
+def errors_of(items: Iterable[Labelled]) -> list[list[float]]:
+    """The label less the judge's verdict of each item, by task."""
+    return by_task((each.task, each.label - each.judged) for each in items)
+
+
+def by_task(values: Iterable[tuple[str, _T]]) -> list[list[_T]]:
+    """The values of each task."""
+    groups: dict[str, list[_T]] = defaultdict(list)
+    for task, value in values:
+        groups[task].append(value)
+    return [*groups.values()]
+
+
 Errors = Sequence[Sequence[float]]
 """The label less the judge's verdict of each labelled item, by task."""
 
@@ -94,8 +131,8 @@ Errors = Sequence[Sequence[float]]
 def corrected_difference(matched: Matched, errors: Sequence[Errors | None], alpha: float) -> tuple[float, Interval]:
     """The difference of two rates plus B's mean error and less A's, as fractions; None for an arm that no model judged.
 
-    Tango's interval of the rates and those of bounded means for the errors are joined as if independent, as that of
-    `agreement.prediction_powered` is.
+    Tango's interval of the rates and those of bounded means for the errors are joined as if independent, as a run's
+    own corrected rate is.
     """
     rates = means_of(matched)
     assert rates, "both sides have results"

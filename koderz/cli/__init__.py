@@ -29,9 +29,6 @@ _OF_RUNS = {
 }
 _OF_THE_REST = {
     "judge": ("koderz.cli.judge", "Judge a program or a samples file, or serve a judge for training."),
-    "verify": ("koderz.cli.share:verify", "Redo a run offline, and compare it with its record."),
-    "publish": ("koderz.cli.share:publish", "Publish whole runs to a folder or an address."),
-    "pull": ("koderz.cli.share:pull", "Pull published runs, each file checked."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),

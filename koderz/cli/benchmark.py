@@ -38,7 +38,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("koderz.cli.judge:import_runs", "Import samples, judged here, or runs of another machine."),
     "report": ("koderz.cli.export:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
-    "calibrate": ("koderz.cli.calibrate:calibrate", "Calibrate a judge that is a model by labels of people."),
     "leaderboard": ("koderz.cli.leaderboard:leaderboard", "Rank runs and other tools' logs: tiers, and sets of ranks."),
     "problems": ("koderz.cli.compare:problems", "Rank tasks by difficulty across runs."),
 }

@@ -14,8 +14,7 @@ import typer
 
 from koderz.analysis.export import export as write_rows
 from koderz.analysis.export import format_of
-from koderz.analysis.formats import Format, own_format, write_own
-from koderz.analysis.registries import REGISTRIES, Extent, Publication, Relationship, hub_entries, write_eee
+from koderz.analysis.formats import Extent, Format, Publication, RegistryFormat, Relationship, own_format, write_own
 from koderz.cli.console import counted, data_output, say, warn, writing
 from koderz.cli.flags import Arm, Faults, Results, named_runs
 from koderz.errors import KoderzError
@@ -25,6 +24,8 @@ from koderz_tracker.files import whole_file
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
 
+
+Own = Format | RegistryFormat
 
 _LATEST = 20  # runs of a report that names none
 _QUICK = 500  # experiments that a report takes no time for
@@ -90,17 +91,17 @@ def export(
 
     about = Publication(organization, relationship, model_id, source_url, hf_dataset, hf_task)
     own = own_format(format_)
-    is_samples = format_ not in REGISTRIES and own is None and format_of(output, format_) == "jsonl"
-    _require_read(about, format_, arm, all_arms=all_arms, is_samples=is_samples, incomplete=incomplete)
-    if faults and (attempts or own):
+    is_samples = own is None and format_of(output, format_) == "jsonl"
+    _require_read(about, own, arm, all_arms=all_arms, is_samples=is_samples, incomplete=incomplete)
+    if faults and (attempts or isinstance(own, Format)):
         raise without_effect("--faults", "an export of one row per experiment")
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
-    if format_ in REGISTRIES:
-        _register(folders, format_, about, Extent(arm, faults, incomplete), output)
-    elif own:
-        if attempts or artifact:
+    if own:
+        if isinstance(own, Format) and (attempts or artifact):
             raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
-        _tell(_write_own(own, folders, format_, arm, output), folders, output)
+        count = _write_own(own, folders, format_, output, about, Extent(arm, faults, incomplete))
+        if count is not None:
+            _tell(count, folders, output, "experiment" if isinstance(own, Format) else "sample")
     else:
         table = format_of(output, format_)
         with _opened(output, table) as file:
@@ -125,13 +126,13 @@ def _tell_left_out(folders: Sequence[Path], arm: str | None) -> None:
 
 
 def _require_read(
-    about: Publication, format_: str | None, arm: str | None, *, all_arms: bool, is_samples: bool, incomplete: bool
+    about: Publication, own: Own | None, arm: str | None, *, all_arms: bool, is_samples: bool, incomplete: bool
 ) -> None:
     """Raises KoderzError for an option that the chosen format doesn't read."""
     unread = [name for name, value in asdict(about).items() if value is not None]
-    if unread and format_ not in REGISTRIES:
+    if unread and not isinstance(own, RegistryFormat):
         raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
-    if incomplete and format_ not in REGISTRIES:
+    if incomplete and not isinstance(own, RegistryFormat):
         raise without_effect("--incomplete", "--format eee and hf")
     if all_arms and (arm or not is_samples):
         raise without_effect("--all-arms", "an export of every arm" if arm else "--format jsonl")
@@ -141,32 +142,17 @@ def _tell(count: int, folders: Sequence[Path], output: Path | None, what: str = 
     warn(f"{counted(count, what)} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
 
 
-def _write_own(own: Format, folders: Sequence[Path], name: str | None, arm: str | None, output: Path | None) -> int:
-    """Writes runs in a system's own format, into a file or a folder. Returns the number of experiments."""
+def _write_own(
+    own: Own, folders: Sequence[Path], name: str | None, output: Path | None, about: Publication, extent: Extent
+) -> int | None:
+    """Writes runs in an own format, into a file or a folder. Returns the number of experiments that it counts."""
     if not own.is_folder:
         with _opened(output) as file:
-            return write_own(own, folders, file, arm=arm)
+            return write_own(own, folders, file, about, extent)
     if output is None:
         raise KoderzError(f"--format {name} writes a folder: say which with --output DIR")
     with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
-        return write_own(own, folders, output, arm=arm)
-
-
-def _register(
-    folders: Sequence[Path], format_: str | None, about: Publication, extent: Extent, output: Path | None
-) -> None:
-    """Writes runs as entries of a public registry."""
-    if format_ == "eee":
-        if output is None:
-            raise KoderzError("--format eee writes a folder: say which with --output DIR")
-        with writing(output):
-            count = write_eee(folders, output, about, extent)
-        _tell(count, folders, output, "sample")
-        return
-    text = hub_entries(folders, about, extent).encode()
-    with _opened(output) as file:
-        file.write(text)
+        return write_own(own, folders, output, about, extent)
 
 
 @contextmanager

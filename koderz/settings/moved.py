@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MOVED = {
     "koderz.rewards": "koderz.systems.rewards",
     "koderz.rewards.verl": "koderz.systems.rewards.verl",
+    "koderz.runs.verify": "koderz.systems.publishing.verify",
+    "koderz.analysis.labels": "koderz.systems.publishing.labels",
     "koderz.rlm": "koderz.systems.long_context.rlm",
     "koderz.suites.rollouts": "koderz.systems.rollouts.results",
     "koderz.suites.code": "koderz.systems.code",

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from koderz_tracker.members import require_known
 from koderz_tracker.registry import find, names_of_others, systems_of_others
 
-OWN = ("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving", "rewards", "modal")
+OWN = (
+    *("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving"),
+    *("rewards", "modal", "publishing"),
+)
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 
 Named = Mapping[str, str]

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
-from koderz.analysis.formats import Format
+from koderz.analysis.formats import Format, RegistryFormat
 from koderz.engines.owners import REGISTRIES
 from koderz.settings.options import fields_of
 from koderz.settings.systems import System, own_systems
@@ -96,7 +96,7 @@ def _require_kind(kind: str, name: str, found: Any) -> None:
     elif kind == "summaries":
         assert isinstance(found, Part), f"the summary {name} is no Part"
     elif kind == "formats":
-        Format.of(found, name)
+        assert isinstance(found, RegistryFormat) or Format.of(found, name)
     elif kind == "checks":
         assert inspect.iscoroutinefunction(found), f"the check {name} is no async function"
     elif kind != "agents":

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from koderz.analysis.labels import JudgedRun, read_labels, write_rows
-from koderz.cli.calibrate import calibration_lines
 from koderz.errors import KoderzError
+from koderz.systems.publishing.calibrate import calibration_lines
+from koderz.systems.publishing.labels import JudgedRun, read_labels, write_rows
 from tests.conftest import Shell
 from tests.e2e.conftest import one_line
 from tests.koderz.systems.questions.sets import write_rows as write_questions
@@ -95,7 +95,7 @@ def test_labels_are_clustered_as_tasks_are(koderz: Shell, drawn: Path, monkeypat
     folder = next(koderz.results.glob("bench_*/"))
     alone = JudgedRun(folder).calibration(labels, "d").arms
 
-    monkeypatch.setattr("koderz.analysis.labels.clusters_in", lambda plan: clusters)
+    monkeypatch.setattr("koderz.systems.publishing.labels.clusters_in", lambda plan: clusters)
     (found,), (before,) = JudgedRun(folder).calibration(labels, "d").arms.values(), alone.values()
 
     assert (before["clusters"], found["clusters"]) == (None, 8)

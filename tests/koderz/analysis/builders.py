@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.agreement import Labelled, corrected
+from koderz.analysis.judged import Labelled
 from koderz.analysis.runs import Run, load_summary
 
 RUN = "bench_0a1b2c3d_20260131_120000"
@@ -71,6 +71,8 @@ def comparative(zero_shot: Outcomes, iterative: Outcomes, **more: Any) -> dict[s
 
 def calibration(labels: int, failed: int, false_passes: int) -> dict[str, Any]:
     """The figures of a judge by drawn labels, which passes so many of those that people fail, and errs nowhere else."""
+    from koderz.systems.publishing.agreement import corrected
+
     items = [Labelled(str(n), float(n >= failed or n < false_passes), {"": float(n >= failed)}) for n in range(labels)]
     return {
         "judge": "j",

@@ -25,7 +25,7 @@ from koderz.analysis.pairs import Side
 from koderz.cli import app
 from koderz.engines.resources import places_of
 from koderz.runs.prepare import prepare
-from koderz.runs.verify.verification import verify_run
+from koderz.systems.publishing.verify.verification import verify_run
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from koderz_tracker.journal import NAME

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from koderz.analysis.labels import read_labels
 from koderz.errors import KoderzError
 from koderz.runs.judge import read_samples
 from koderz.suites.predictions import read_predictions
@@ -38,6 +37,7 @@ from koderz.systems.patches.given import read_predictions as read_given
 from koderz.systems.patches.gso.opt_at_k import read_predictions as read_attempts
 from koderz.systems.patches.published import read_published
 from koderz.systems.patches.sources import ids_of
+from koderz.systems.publishing.labels import read_labels
 from koderz.systems.questions.options import QaOptions
 from koderz.systems.questions.suite import Qa
 from koderz.systems.rollouts.datasets import read_dataset

@@ -29,7 +29,6 @@ for path in sys.argv[1:]:
 def written(run: Path, to: Path) -> list[Path]:
     found = own_format("atif")
     assert found is not None
-    to.mkdir(exist_ok=True)
     write_own(found, [run], to)
     return sorted(to.glob("*/agent/trajectory.json"))
 

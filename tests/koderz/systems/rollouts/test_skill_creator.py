@@ -49,7 +49,6 @@ def exported(tmp_path: Path, of: Plan, *records: Record) -> tuple[dict[str, Any]
     run = a_journal(tmp_path, *map(named, records), plan=of)
     found = own_format("skill-creator")
     assert found is not None
-    (tmp_path / "out").mkdir()
     write_own(found, [run], tmp_path / "out")
     return json.loads((tmp_path / "out/benchmark.json").read_bytes()), tmp_path / "out"
 

@@ -1,0 +1,296 @@
+"""Publishes whole runs to a folder or an address, and pulls them from there, each file checked by its digest.
+
+A published run is its summary `RUN.json` and, in `RUN/`, its journal, its blobs and `SHA256SUMS`. The summary goes last
+and comes last, so a run is there whole or not at all. Addresses are those of fsspec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import IO, Any, Protocol
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.settings.installation import extra_command
+from koderz.systems.publishing.unpacking import unpack_run
+from koderz_tracker.files import MB, open_own, pieces, read_all, sha256_of, sync_folder, whole_file, write_whole
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import RUN_ID, is_locked, require_own
+
+SCHEMES = ("https", "hf", "s3", "file")
+"""The kinds of address from which runs are read."""
+
+SUMS = "SHA256SUMS"
+"""The name of a run's list of digests, in its folder, as `sha256sum -c` reads it."""
+
+PUBLISHED = "published"
+"""The key of a plan's environment that says what was taken out of a published copy: `{redacted, replies}`."""
+
+_BLOB = re.compile(r"blobs/[0-9a-f]{64}\.gz")
+_ARCHIVE = re.compile(r".*\.(?:zip|tgz|tar|tar\.(?:gz|bz2|xz))", re.IGNORECASE)
+_LARGEST_SUMS = 64 * MB
+_PIECE = 1 << 20
+
+Tell = Callable[[str], None]
+
+
+class Location(Protocol):
+    """A folder here or elsewhere, with files by relative paths."""
+
+    def read(self, path: str) -> IO[bytes]:
+        """Opens a file. Raises FileNotFoundError."""
+        ...
+
+    def write(self, path: str, source: Path) -> None:
+        """Puts a file there, whole or not at all."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file, if it is there."""
+        ...
+
+    def names(self) -> list[str]:
+        """The names of the files directly in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of this machine."""
+
+    path: Path
+
+    def read(self, path: str) -> IO[bytes]:
+        return open_own(self.path / path, len(PurePosixPath(path).parts))
+
+    def write(self, path: str, source: Path) -> None:
+        target = self.path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, pieces(source, source.stat().st_size))
+
+    def remove(self, path: str) -> None:
+        (self.path / path).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        return [each.name for each in self.path.iterdir()] if self.path.is_dir() else []
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A folder at an address, through fsspec."""
+
+    system: Any
+    root: str
+
+    def read(self, path: str) -> IO[bytes]:
+        opened: IO[bytes] = self.system.open(self._full(path), "rb")
+        return opened
+
+    def write(self, path: str, source: Path) -> None:
+        full = self._full(path)
+        self.system.makedirs(full.rpartition("/")[0], exist_ok=True)
+        self.system.put_file(str(source), full)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.system.rm_file(self._full(path))
+
+    def names(self) -> list[str]:
+        try:
+            found = self.system.ls(self.root, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(each).rstrip("/").rpartition("/")[2] for each in found]
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if self.root else path
+
+
+def place_at(address: str, *, schemes: Sequence[str] = (*SCHEMES, "memory")) -> Location:
+    """The place of a path or an address. Raises KoderzError for an address of another kind, or without its package."""
+    scheme, separator, rest = address.partition("://")
+    if not separator or scheme == "file":
+        return Folder(Path(rest if separator else address))
+    if scheme not in schemes:
+        raise KoderzError(f"{address}: an address begins with {', '.join(f'{each}://' for each in schemes)}")
+    try:
+        import fsspec  # type: ignore[import-untyped]
+
+        system, root = fsspec.url_to_fs(address)
+    except ImportError as error:
+        raise KoderzError(
+            f"{scheme}:// needs a package that isn't installed ({error}); install it with: {extra_command('share')}"
+        ) from None
+    except Exception as error:  # what packages of others raise for an address
+        raise KoderzError(f"{address}: {type(error).__name__}: {error}") from error
+    return Address(system, root.rstrip("/"))
+
+
+def publish(folder: Path, place: Location, files: Mapping[str, Path], tell: Tell = lambda _: None) -> int:
+    """Publishes one run by its files, of which the summary is last. Returns how many were sent.
+
+    `files`: by their paths at the place. What is there already with the same digest isn't sent again. Raises
+    KoderzError for a run that goes on, and Unreachable where the place refuses.
+    """
+    if is_locked(folder):
+        raise KoderzError(f"{folder.name} goes on; publish it when it has ended")
+    name, summary = folder.name, f"{folder.name}.json"
+    sums = {path: _digest_of(source) for path, source in files.items()}
+    with _reaching(name):
+        there = _sums_at(place, name)
+        left = [path for path in files if path != summary and there.get(_relative(path, name)) != sums[path]]
+        is_whole = summary in place.names()
+        if not left and is_whole and there.get(f"../{summary}") == sums[summary]:
+            return 0
+        if is_whole:
+            place.remove(summary)  # until what it is about is there as it is now
+        for path in left:
+            place.write(path, files[path])
+            tell(path)
+        with TemporaryDirectory(prefix="koderz-share-") as temporary:
+            listed = Path(temporary) / SUMS
+            listed.write_bytes(_listing({_relative(path, name): digest for path, digest in sums.items()}))
+            place.write(f"{name}/{SUMS}", listed)
+        place.write(summary, files[summary])
+    return len(left) + 1
+
+
+def files_of(folder: Path, summary: Path) -> dict[str, Path]:
+    """The files of a run that are published, by their paths at the place; the summary is last.
+
+    Raises KoderzError for a link among them.
+    """
+    name = require_own(folder).name
+    blobs = sorted(path for path in (folder / "blobs").glob("*.gz") if _BLOB.fullmatch(f"blobs/{path.name}"))
+    texts = {f"{name}/blobs/{path.name}": path for path in blobs}
+    return {**texts, f"{name}/{NAME}": folder / NAME, f"{name}.json": summary}
+
+
+def runs_at(place: Location) -> list[str]:
+    """The ids of the runs that are published at a place, oldest first by their names."""
+    with _reaching("the list of runs"):
+        names = [name.removesuffix(".json") for name in place.names() if name.endswith(".json")]
+    return sorted((name for name in names if RUN_ID.fullmatch(name)), key=lambda name: name[15:])
+
+
+def pull(
+    place: Location, name: str, results: Path, *, max_size: int | None = None, tell: Tell = lambda _: None
+) -> bool:
+    """Brings one run into a results folder, each file checked; False if it is there already.
+
+    Raises KoderzError for a file whose digest differs, a path that is none of a run's, more than `max_size` bytes in
+    all, or another file of the same name here, which is never overwritten.
+    """
+    with _reaching(name):
+        sums = _sums_at(place, name)
+    summary = f"../{name}.json"
+    if not {NAME, summary} <= sums.keys():
+        raise KoderzError(f"{name} isn't published there: it has no {SUMS} that names its journal and summary")
+    for path in sums:
+        if path not in (NAME, summary) and not _BLOB.fullmatch(path):
+            raise KoderzError(f"{name}/{SUMS} names {path!r:.200}, which is no file of a run")
+    folder = results / name
+    own = {path: results / f"{name}.json" if path == summary else folder / path for path in sums}
+    if all(_digest_of(path) == sums[each] for each, path in own.items()):
+        return False
+    pulled = _sums_at(Folder(results), name)  # what was pulled before and is as it was may be replaced
+    for each, here in own.items():
+        if (found := _digest_of(here)) and found not in (sums[each], pulled.get(each)):
+            raise KoderzError(f"{here} is here already and is another file; move it away, then pull {name} again")
+    left = max_size
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in sorted(sums, key=lambda path: (path == summary, path == NAME)):  # the summary makes the run whole
+        if _digest_of(own[each]) != sums[each]:
+            with _reaching(name):
+                source = f"{name}.json" if each == summary else f"{name}/{each}"
+                left = _bring(place, source, own[each], sums[each], left)
+            tell(each)
+    write_whole(folder / SUMS, [_listing(sums)])
+    sync_folder(results)
+    return True
+
+
+def fetched(address: str, target: Path, *, max_size: int) -> Path:
+    """Brings the one run of an address, or the archive that it names, into a folder, which is returned."""
+    base, _, last = address.rstrip("/").rpartition("/")
+    place = place_at(base, schemes=SCHEMES)
+    if _ARCHIVE.fullmatch(last):
+        archive = target / "archive"
+        with _reaching(address), place.read(last) as file, archive.open("wb") as copy:
+            _copy(file, copy, max_size, address)
+        unpack_run(archive, target / "run", max_size=max_size)
+        archive.unlink()
+        return target / "run"
+    name = last.removesuffix(".json")
+    if not RUN_ID.fullmatch(name):
+        raise KoderzError(f"{address}: give the address of a run, which ends in its id, or of a .zip or .tar.gz of one")
+    pull(place, name, target, max_size=max_size)
+    return target
+
+
+def _bring(place: Location, source: str, target: Path, digest: str, left: int | None) -> int | None:
+    """Copies a file that has to have this digest, and returns the bytes that may still come."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with place.read(source) as file, whole_file(target) as copy:
+        size, found = _copy(file, copy, left, source)
+        if found != digest:
+            raise KoderzError(f"{source} isn't the file that {SUMS} names: its digest is {found[:16]}…")
+    return None if left is None else left - size
+
+
+def _copy(source: IO[bytes], target: IO[bytes], most: int | None, name: str) -> tuple[int, str]:
+    """Copies a file in pieces. Returns its size and digest."""
+    size, digest = 0, hashlib.sha256()
+    while data := source.read(_PIECE):
+        size += len(data)
+        if most is not None and size > most:
+            raise KoderzError(f"{name} is larger than --max-size allows for all of a run")
+        digest.update(data)
+        target.write(data)
+    return size, digest.hexdigest()
+
+
+def _sums_at(place: Location, name: str) -> dict[str, str]:
+    """The digests that a run's SHA256SUMS at a place names, by path; empty if there is none."""
+    try:
+        with place.read(f"{name}/{SUMS}") as file:
+            text = read_all(file, _LARGEST_SUMS, f"{name}/{SUMS}").decode("utf-8", "replace")
+    except FileNotFoundError:
+        return {}
+    return {path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())}
+
+
+def _listing(sums: Mapping[str, str]) -> bytes:
+    return "".join(f"{sums[path]}  {path}\n" for path in sorted(sums)).encode()
+
+
+def _relative(path: str, name: str) -> str:
+    """A path at a place, as seen from the run's folder there."""
+    return path.removeprefix(f"{name}/") if path.startswith(f"{name}/") else f"../{path}"
+
+
+def _digest_of(path: Path) -> str:
+    """SHA-256 of a file, 64 hex digits; empty if there is none."""
+    try:
+        return sha256_of(path)
+    except FileNotFoundError:
+        return ""
+
+
+@contextmanager
+def _reaching(what: str) -> Iterator[None]:
+    """Turns what a place's package raises into one error."""
+    try:
+        yield
+    except KoderzError:
+        raise
+    except Exception as error:  # each package has errors of its own
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Unreachable(
+            f"{what}: the place can't be used ({reason:.300}); the same command goes on from here"
+        ) from error
