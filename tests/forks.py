@@ -43,7 +43,7 @@ koderz_tracker
 """
 MODULES = """
 _strptime certifi modal koderz.systems.modal.admin koderz.systems.modal.engine koderz.sandbox.contained
-koderz.sandbox.judge.pool koderz.sandbox.process koderz.sandbox.wasm.session koderz.sandbox.workspace.local
+koderz.sandbox.judge.pool koderz.sandbox.process koderz.systems.long_context.wasm.session koderz.sandbox.workspace.local
 koderz.systems.rollouts.suite koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming
 koderz_tracker.credentials filelock importlib.metadata jinja2 scipy.stats tenacity tomllib
 """

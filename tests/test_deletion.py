@@ -23,7 +23,7 @@ Command = tuple[object, ...]
 
 HELP: dict[str, list[Command]] = {
     "code": [("benchmark", "run", "--suite", "humaneval", "--help")],
-    "long_context": [("rlm", "--help"), ("rlm", "run", "--help")],
+    "long_context": [("rlm", "--help"), ("rlm", "run", "--help"), ("wasm", "--help")],
     "optimizers": [("optimize", "--help"), ("optimize", "run", "--help")],
     "rollouts": [("rollouts", "--help"), ("rollouts", "run", "--help")],
     "patches": [("perf", "--help"), ("perf", "run", "--help")],

@@ -41,7 +41,7 @@ def test_python_is_started_without_the_working_folder(where: str, words: list[st
 def test_lists_of_flags_leave_the_working_folder_out() -> None:
     from koderz.sandbox.launch import command
 
-    assert "-P" in command("judge.zygote", [])
+    assert "-P" in command("koderz.sandbox.judge.zygote", [])
     assert '["-P", "-m", "mlflow"' in (ROOT / "koderz/cli/ui.py").read_text(encoding="utf-8")
 
 

@@ -34,7 +34,6 @@ _OF_THE_REST = {
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),
     "memory": ("koderz.cli.memory", "Search, export and serve the memory store."),
     "mcp": ("koderz.cli.mcp", "Serve memory and runs to agents."),
-    "wasm": ("koderz.cli.wasm", "Build the WASM image, or serve sessions of code over HTTP."),
     "doctor": ("koderz.cli.doctor:doctor", "Check models, sandbox and sinks on this machine."),
 }
 COMMANDS = {

@@ -6,17 +6,17 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
-_SANDBOX = os.path.dirname(os.path.abspath(__file__))
+_KODERZ = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# The package's own __init__ would load the whole of koderz: stubs with the right paths stand in.
+# The packages' own __init__ would load the whole of koderz: stubs with the right paths stand in.
 _BOOT = """
 import gc, sys, types
 gc.disable()  # while modules load there is nothing to collect, and much to look at
 sys.path += {folders!r}
-for name, path in (("koderz", {package!r}), ("koderz.sandbox", {sandbox!r})):
+for name, path in {stubs!r}:
     stub = sys.modules[name] = types.ModuleType(name)
     stub.__path__ = [path]
-from koderz.sandbox.{module} import main
+from {module} import main
 gc.freeze()
 gc.enable()
 main(sys.argv[1:])
@@ -32,13 +32,14 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 def command(module: str, arguments: Iterable[str], *, packages: Iterable[str] = ()) -> list[str]:
-    """The command line of an interpreter that runs the main of `koderz.sandbox.MODULE`.
+    """The command line of an interpreter that runs the main of a module of koderz.
 
     It sees no installed package but `packages`, and what lies in the same folder as these.
     """
-    boot = _BOOT.format(
-        package=os.path.dirname(_SANDBOX), sandbox=_SANDBOX, module=module, folders=folders_of(packages)
-    )
+    parts = module.split(".")
+    names = {"koderz", "koderz.sandbox", *(".".join(parts[:n]) for n in range(1, len(parts)))}
+    stubs = [(name, os.path.join(_KODERZ, *name.split(".")[1:])) for name in sorted(names)]
+    boot = _BOOT.format(stubs=stubs, module=module, folders=folders_of(packages))
     flags = ["-s", "-P", "-S", "-X", "utf8"] + ["-B"] * sys.dont_write_bytecode
     return [sys.executable, *flags, "-c", boot, *arguments]
 

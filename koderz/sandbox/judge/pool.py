@@ -61,7 +61,7 @@ class Worker:
         passed = {
             name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)
         }
-        line = command("judge.start", [json.dumps({**premises._asdict(), "environment": [*ENVIRONMENT]})])
+        line = command(f"{__package__}.start", [json.dumps({**premises._asdict(), "environment": [*ENVIRONMENT]})])
         found = await Process.start(line, "the judge", premises.start_seconds, {**passed, **ENVIRONMENT})
         process, (_, _, layers) = found
         return cls(process, frozenset(json.loads(layers)))

@@ -275,9 +275,9 @@ class Local:
 
     def _process_1(self, wanted: Command, place: Path, *, own: bool) -> list[str]:
         if self._bubblewrap is None or own:
-            return command("linux.inside", [])
+            return command("koderz.sandbox.linux.inside", [])
         python = userland.own_python()
-        boot = command("linux.inside", [])
+        boot = command("koderz.sandbox.linux.inside", [])
         entries = _entries(wanted, place, [*userland.prefixes(python), Entry("read", str(_PACKAGE), str(_PACKAGE))])
         return [*bubblewrap(self._bubblewrap, entries), python.executable, *boot[1:]]
 

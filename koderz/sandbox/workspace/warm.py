@@ -32,7 +32,7 @@ class Interpreter:
         orders, theirs = socket.socketpair()
         orders.setblocking(False)
         with theirs:
-            boot = command("linux.warm", [])[-1]
+            boot = command("koderz.sandbox.linux.warm", [])[-1]
             process = await begin([userland.python().executable, "-I", "-B", "-c", boot, str(script)], theirs)
         ready = b""
         try:

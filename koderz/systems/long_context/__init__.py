@@ -25,5 +25,8 @@ SYSTEM = System(
         "solver.rlm": f"{_HERE}.recursive.options:RlmOptions",
     },
     documents={"long-context": f"{_HERE}.results:LongContextResults"},
-    commands={"rlm": (f"{_HERE}.commands", "Run benchmarks of long texts by recursive language models.")},
+    commands={
+        "rlm": (f"{_HERE}.commands", "Run benchmarks of long texts by recursive language models."),
+        "wasm": (f"{_HERE}.wasm.commands", "Build the WASM image, or serve sessions of code over HTTP."),
+    },
 )

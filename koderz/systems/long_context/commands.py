@@ -295,7 +295,7 @@ class _Screen(SessionScreen):
 
 def _place(parameters: BenchmarkParameters) -> str:
     """The place where code runs."""
-    from koderz.sandbox.wasm.image import missing_packages
+    from koderz.systems.long_context.wasm.image import missing_packages
 
     if manager := parameters.settings.get("wasm_url"):
         return f"the manager at {manager}"

@@ -18,8 +18,8 @@ from koderz.suites.tokens import Characters
 from koderz.types import Measure, Message, Reply, Task, Verdict
 
 if TYPE_CHECKING:
-    from koderz.sandbox.wasm.opening import Sessions
     from koderz.systems.long_context.simulated import Player
+    from koderz.systems.long_context.wasm.opening import Sessions
 
 REFERENCE = "reference"
 """The type of a part of a message that stands for a text."""
@@ -172,7 +172,7 @@ class LongContextSuite(Suite):
     @asynccontextmanager
     async def open_run(self, context: RunContext) -> AsyncIterator[Sessions]:
         """Opens the sessions in which code about texts runs."""
-        from koderz.sandbox.wasm.opening import open_sessions
+        from koderz.systems.long_context.wasm.opening import open_sessions
 
         async with open_sessions(context.settings, context.environ, logging.getLogger("koderz").warning) as sessions:
             yield sessions

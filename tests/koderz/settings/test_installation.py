@@ -19,13 +19,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from koderz.errors import Unreachable
-from koderz.sandbox.wasm import opening
-from koderz.sandbox.wasm.cells import SessionOptions
-from koderz.sandbox.wasm.opening import open_sessions
 from koderz.settings import installation
 from koderz.settings.installation import dependency_command, extra_command, is_dependency
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
+from koderz.systems.long_context.wasm import opening
+from koderz.systems.long_context.wasm.cells import SessionOptions
+from koderz.systems.long_context.wasm.opening import open_sessions
 from koderz.systems.optimizers.commands import OPTIMIZERS
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from koderz.sandbox.wasm.cells import SessionOptions
 from koderz.settings.options import option
+from koderz.systems.long_context.wasm.cells import SessionOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.prompts import Prompts
-from koderz.sandbox.wasm.cells import CellResult, SubCall
 from koderz.solvers.handles import AskHandle, OnceHandle
+from koderz.systems.long_context.wasm.cells import CellResult, SubCall
 from koderz.types import Message, Reply
 from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
-    from koderz.sandbox.wasm.opening import AnySession, Sessions
+    from koderz.systems.long_context.wasm.opening import AnySession, Sessions
 
 
 CHARS_A_TOKEN = 3  # on the careful side, so that what is said to fit does

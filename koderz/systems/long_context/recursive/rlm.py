@@ -18,7 +18,7 @@ from koderz.systems.long_context.recursive.recursion import Level, Limits, Recur
 from koderz.types import MAIN, Expected, Task, Verdict
 
 if TYPE_CHECKING:
-    from koderz.sandbox.wasm.opening import Sessions
+    from koderz.systems.long_context.wasm.opening import Sessions
 
 _SYSTEM_TOKENS = 1_200
 _TURN_TOKENS = 900  # of a usual turn: a reply with code and what it printed

@@ -17,7 +17,7 @@ from koderz.sandbox.linux.inside import SETUP, Setup
 
 def test_inside_loads_nothing_slow() -> None:
     """Each of these takes longer than all of its own code."""
-    line = command("linux.inside", [])
+    line = command("koderz.sandbox.linux.inside", [])
     line[-1] = line[-1].replace("main(sys.argv[1:])", "import sys; print(*sys.modules)")
     loaded = {*subprocess.run(line, capture_output=True, text=True, check=True, cwd="/").stdout.split()}
     assert "koderz.sandbox.linux.inside" in loaded

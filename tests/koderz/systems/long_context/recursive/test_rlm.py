@@ -14,11 +14,11 @@ from koderz.experiments.replay import Handles
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.prompts import load_prompts
-from koderz.sandbox.wasm.opening import Sessions
-from koderz.sandbox.wasm.session import Pool
 from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.systems.long_context.recursive.rlm import rlm
+from koderz.systems.long_context.wasm.opening import Sessions
+from koderz.systems.long_context.wasm.session import Pool
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.records import Call, Keyed, Once, Record, decode, encode
 

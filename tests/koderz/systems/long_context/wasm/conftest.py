@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from koderz.sandbox.wasm.cells import Kind
-from koderz.sandbox.wasm.session import Pool
+from koderz.systems.long_context.wasm.cells import Kind
+from koderz.systems.long_context.wasm.session import Pool
 
 KINDS = ["wasm", "native"]
 NATIVE_SLOW = ["wasm", pytest.param("native", marks=pytest.mark.slow)]  # a process each takes its time

@@ -30,7 +30,7 @@ def build(json: Json = False) -> None:
     Examples:
         koderz wasm build
     """
-    from koderz.sandbox.wasm.image import ready_image
+    from koderz.systems.long_context.wasm.image import ready_image
 
     image = ready_image(warn)
     if json:
@@ -75,12 +75,12 @@ def serve(
     Examples:
         koderz wasm serve --port 8080
     """
-    from koderz.sandbox.wasm.image import require_packages
+    from koderz.systems.long_context.wasm.image import require_packages
 
     require_packages()
-    from koderz.sandbox.wasm.manager import ManagerLimits
-    from koderz.sandbox.wasm.serving import Address, ManagerOptions
-    from koderz.sandbox.wasm.serving import serve as serve_sessions
+    from koderz.systems.long_context.wasm.manager import ManagerLimits
+    from koderz.systems.long_context.wasm.serving import Address, ManagerOptions
+    from koderz.systems.long_context.wasm.serving import serve as serve_sessions
 
     if token and token != os.environ.get("KODERZ_WASM_TOKEN"):
         warn("note: every user of this machine can read --token in the list of processes; KODERZ_WASM_TOKEN is safer")
@@ -121,13 +121,13 @@ def stop() -> None:
     Examples:
         koderz wasm stop
     """
-    from koderz.sandbox.wasm.serving import stop as stop_serving
+    from koderz.systems.long_context.wasm.serving import stop as stop_serving
 
     say(f"stopped the WASM manager on {stop_serving(os.environ)}")
 
 
 async def _status(url: str, token: str) -> dict[str, Any]:
-    from koderz.sandbox.wasm.client import RemotePool
+    from koderz.systems.long_context.wasm.client import RemotePool
 
     async with RemotePool(url, token) as pool:
         health, listed = await pool.get("/health"), await pool.get("/sessions?detail=1")

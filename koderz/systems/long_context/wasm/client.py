@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from koderz.connections import CONNECT_SECONDS, httpx, open_client, told
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.wasm.cells import (
+from koderz.systems.long_context.wasm.cells import (
     MEMORY_MB,
     SECRET_HEADER,
     TIMEOUT,
@@ -26,7 +26,7 @@ from koderz.sandbox.wasm.cells import (
     SubCall,
     answers_to,
 )
-from koderz.sandbox.wasm.session import CompletedCell, Variable, pieces, size_of
+from koderz.systems.long_context.wasm.session import CompletedCell, Variable, pieces, size_of
 from koderz_tracker.scrubber import shown_address
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between tries while the manager is full, slow or gone

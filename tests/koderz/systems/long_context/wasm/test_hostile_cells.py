@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from koderz.sandbox.wasm.cells import CellResult
-from koderz.sandbox.wasm.session import Pool
-from tests.koderz.sandbox.wasm.cells import HOSTILE
-from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW
+from koderz.systems.long_context.wasm.cells import CellResult
+from koderz.systems.long_context.wasm.session import Pool
+from tests.koderz.systems.long_context.wasm.cells import HOSTILE
+from tests.koderz.systems.long_context.wasm.conftest import NATIVE_SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 

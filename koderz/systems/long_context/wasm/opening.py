@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.wasm.cells import TOKEN_VARIABLE, SessionOptions
-from koderz.sandbox.wasm.client import RemotePool, RemoteSession
-from koderz.sandbox.wasm.image import Say, missing_packages
-from koderz.sandbox.wasm.session import Pool, Session
 from koderz.settings.installation import extra_command
 from koderz.settings.schema import Settings
+from koderz.systems.long_context.wasm.cells import TOKEN_VARIABLE, SessionOptions
+from koderz.systems.long_context.wasm.client import RemotePool, RemoteSession
+from koderz.systems.long_context.wasm.image import Say, missing_packages
+from koderz.systems.long_context.wasm.session import Pool, Session
 from koderz_tracker.scrubber import shown_address
 
 AnySession = Session | RemoteSession

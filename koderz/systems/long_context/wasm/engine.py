@@ -13,7 +13,7 @@ from typing import Any
 
 from wasmtime import Config, Engine, Store, WasiConfig, WasmtimeError, component
 
-from koderz.sandbox.wasm.messages import Call, StoppedError
+from koderz.systems.long_context.wasm.messages import Call, StoppedError
 
 TICK = 0.05  # seconds an epoch
 EPOCH = 1_700_000_000  # what a session's clock always says, in Unix seconds

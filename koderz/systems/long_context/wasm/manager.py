@@ -23,7 +23,7 @@ from aiohttp import web
 from koderz._version import __version__
 from koderz.errors import Fault
 from koderz.sandbox.gate import SECONDS, Gate, is_same
-from koderz.sandbox.wasm.cells import (
+from koderz.systems.long_context.wasm.cells import (
     MEMORY_MB,
     SECRET_HEADER,
     TIMEOUT,
@@ -32,7 +32,7 @@ from koderz.sandbox.wasm.cells import (
     SessionFullError,
     SubCall,
 )
-from koderz.sandbox.wasm.session import Pool, Session, StoredCopy
+from koderz.systems.long_context.wasm.session import Pool, Session, StoredCopy
 from koderz_tracker.addresses import host_of, is_loopback
 
 _HELD_BYTES = 48 << 20  # of all requests at once that aren't variables

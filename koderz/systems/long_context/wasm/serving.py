@@ -14,11 +14,11 @@ from pathlib import Path
 from aiohttp import web
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.wasm.cells import TOKEN_VARIABLE
-from koderz.sandbox.wasm.image import Say
-from koderz.sandbox.wasm.manager import Manager, ManagerLimits
-from koderz.sandbox.wasm.session import Pool
 from koderz.settings.paths import state_folder
+from koderz.systems.long_context.wasm.cells import TOKEN_VARIABLE
+from koderz.systems.long_context.wasm.image import Say
+from koderz.systems.long_context.wasm.manager import Manager, ManagerLimits
+from koderz.systems.long_context.wasm.session import Pool
 from koderz_tracker.addresses import is_loopback
 
 SHUTDOWN_SECONDS = 1.0
@@ -81,7 +81,10 @@ async def _served(offer: ManagerOptions, environ: Mapping[str, str], tell: Calla
                 raise Unreachable(f"{taken}; choose another --port, 0 for any") from None
             port = runner.addresses[0][1]
             url = f"http://{f'[{where.host}]' if ':' in where.host else where.host}:{port}"
-            note = _noted(environ, url)
+            note = _note(environ)
+            with suppress(OSError):  # it serves all the same
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(json.dumps({"process": os.getpid(), "url": url}))
             tell(f"WASM manager on {url}")
             await stopping.wait()
             note.unlink(missing_ok=True)
@@ -105,14 +108,6 @@ def stop(environ: Mapping[str, str]) -> str:
     return url
 
 
-def _noted(environ: Mapping[str, str], url: str) -> Path:
-    """Records the serving process and its address for `stop`; returns the file."""
-    note = _note(environ)
-    with suppress(OSError):  # it serves all the same
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"process": os.getpid(), "url": url}))
-    return note
-
-
 def _note(environ: Mapping[str, str]) -> Path:
+    """The file in which the serving process and its address stand for `stop`."""
     return state_folder(environ) / "wasm.json"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.wasm.cells import Kind, SessionBusyError, SessionFullError, SubCall
-from koderz.sandbox.wasm.link import WorkerLostError
-from koderz.sandbox.wasm.session import Pool
-from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW
+from koderz.systems.long_context.wasm.cells import Kind, SessionBusyError, SessionFullError, SubCall
+from koderz.systems.long_context.wasm.link import WorkerLostError
+from koderz.systems.long_context.wasm.session import Pool
+from tests.koderz.systems.long_context.wasm.conftest import NATIVE_SLOW
 
 pytestmark = pytest.mark.anyio
 

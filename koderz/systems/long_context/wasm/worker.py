@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 
 from koderz.sandbox.frames import incoming
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.wasm.messages import Call, StoppedError, packed, unpacked
+from koderz.systems.long_context.wasm.messages import Call, StoppedError, packed, unpacked
 
 MISSING = "\0missing"
 LARGEST_ANSWER = 64 << 20  # characters of a variable that is read
@@ -59,10 +59,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _engine(kind: str, compiled: str) -> Engine:
     if kind == "native":
-        from koderz.sandbox.wasm.native import NativeEngine
+        from koderz.systems.long_context.wasm.native import NativeEngine
 
         return NativeEngine()
-    from koderz.sandbox.wasm.engine import WasmEngine
+    from koderz.systems.long_context.wasm.engine import WasmEngine
 
     return WasmEngine(Path(compiled))
 

@@ -16,12 +16,12 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.wasm import manager as managers
-from koderz.sandbox.wasm.cells import SessionFullError, SubCall
-from koderz.sandbox.wasm.client import RemotePool
-from koderz.sandbox.wasm.manager import Manager, ManagerLimits
-from koderz.sandbox.wasm.opening import Sessions
-from koderz.sandbox.wasm.session import Pool
+from koderz.systems.long_context.wasm import manager as managers
+from koderz.systems.long_context.wasm.cells import SessionFullError, SubCall
+from koderz.systems.long_context.wasm.client import RemotePool
+from koderz.systems.long_context.wasm.manager import Manager, ManagerLimits
+from koderz.systems.long_context.wasm.opening import Sessions
+from koderz.systems.long_context.wasm.session import Pool
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -335,7 +335,7 @@ async def test_sessions_are_made_ahead_and_ended_where_nobody_takes_them(client:
 async def test_sessions_are_made_on_use_where_none_can_be_made_ahead(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
+    monkeypatch.setattr("koderz.systems.long_context.wasm.client.PAUSES", (0.01,))
     async with RemotePool(str(client.make_url("/"))) as pool:
         sessions = Sessions(pool, ahead=3)
         for _ in range(3):  # there is room for one
@@ -399,13 +399,13 @@ async def answering(say: Callable[[aiohttp.web.Request], Awaitable[aiohttp.web.R
 
 @managed(limits=ManagerLimits(sessions=0))
 async def test_full_manager_is_a_fault(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
+    monkeypatch.setattr("koderz.systems.long_context.wasm.client.PAUSES", (0.01,))
     with pytest.raises(Fault, match="Out of memory"):
         await run_at(client.make_url("/"))
 
 
 async def test_garbled_manager_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
+    monkeypatch.setattr("koderz.systems.long_context.wasm.client.PAUSES", (0.01,))
 
     async def say(request: aiohttp.web.Request) -> aiohttp.web.Response:
         made = aiohttp.web.json_response({"session_id": "a"}, status=201)
@@ -417,7 +417,7 @@ async def test_garbled_manager_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_manager_that_is_too_slow_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.wasm.client._LATE", 0.2)
+    monkeypatch.setattr("koderz.systems.long_context.wasm.client._LATE", 0.2)
     asked: list[str] = []
     over = asyncio.Event()
 

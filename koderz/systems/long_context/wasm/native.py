@@ -9,14 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from koderz.sandbox import frames
 from koderz.sandbox.frames import take
 from koderz.sandbox.judge.forks import Zygote
 from koderz.sandbox.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import isolation, support
-from koderz.sandbox.wasm.messages import Call, StoppedError, packed, unpacked
+from koderz.systems.long_context.wasm.messages import Call, StoppedError, packed, unpacked
 
 _HERE = Path(__file__).parent
-GUEST = (_HERE.with_name("frames.py"), _HERE / "guest/repl.py", _HERE / "guest/native.py")
+GUEST = (Path(frames.__file__), _HERE / "guest/repl.py", _HERE / "guest/native.py")
 LARGEST = 256 << 20  # bytes of one frame
 _CPU = 1e6  # seconds: what limits a cell is its deadline
 _PUT_SECONDS = 60.0
@@ -42,7 +43,7 @@ def _started_zygote(guest: str) -> Zygote:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            command("judge.zygote", [str(theirs.fileno())]),
+            command("koderz.sandbox.judge.zygote", [str(theirs.fileno())]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],

@@ -10,7 +10,7 @@ from typing import Any
 
 from koderz.sandbox.launch import command
 from koderz.sandbox.process import Process
-from koderz.sandbox.wasm.messages import packed, unpacked
+from koderz.systems.long_context.wasm.messages import packed, unpacked
 
 START_SECONDS = 60.0
 
@@ -35,7 +35,7 @@ class Link:
     @classmethod
     async def start(cls, arguments: Sequence[str]) -> Link:
         """Starts a worker. Raises Fault if that fails. `arguments`: those of `worker.main`."""
-        line = command("wasm.worker", arguments, packages=("wasmtime",))
+        line = command(f"{__package__}.worker", arguments, packages=("wasmtime",))
         process, _ = await Process.start(line, "the worker of sessions", START_SECONDS)
         return cls(process)
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.wasm.cells import (
+from koderz.systems.long_context.wasm.cells import (
     MEMORY_MB,
     OUTPUT_LIMIT,
     TIMEOUT,
@@ -33,8 +33,8 @@ from koderz.sandbox.wasm.cells import (
     SubCall,
     answers_to,
 )
-from koderz.sandbox.wasm.image import Say, ready_image
-from koderz.sandbox.wasm.link import Event, Link, WorkerLostError, next_of
+from koderz.systems.long_context.wasm.image import Say, ready_image
+from koderz.systems.long_context.wasm.link import Event, Link, WorkerLostError, next_of
 
 CHUNK = 4 << 20  # bytes of a variable that go at once
 TRIES = 3  # of one cell, where its worker dies of something else

@@ -103,7 +103,7 @@ def _digest() -> str:
 
 def _machine() -> str:
     """A digest of what native code also depends on, 16 hex digits: processor, wasmtime and its settings."""
-    from koderz.sandbox.wasm.engine import SETTINGS
+    from koderz.systems.long_context.wasm.engine import SETTINGS
 
     processor = platform.processor()
     listed = Path("/proc/cpuinfo")
@@ -140,7 +140,8 @@ def _build(target: Path) -> None:
 
 
 def _compile(source: Path, target: Path) -> None:
-    _run(command("wasm.engine", [str(source), str(target)], packages=("wasmtime",)), target.parent, dict(ENVIRONMENT))
+    line = command(f"{__package__}.engine", [str(source), str(target)], packages=("wasmtime",))
+    _run(line, target.parent, dict(ENVIRONMENT))
 
 
 def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
