@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -55,13 +56,25 @@ def published(folder: Path, call: str, **more: str) -> Rollout:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", CALLS)
-def test_published_verifier_runs_without_network(tmp_path: Path, run: Run, call: str) -> None:
-    task = published(tmp_path / "t", call)
+def test_published_verifier_runs_without_network(tmp_path: Path, run: Run) -> None:
+    task = published(tmp_path / "t", CALLS[0])
     assert stands_in(task)
     assert run(task, "printf x > made").scored.success
     failed = run(task, "printf y > made")
     assert (failed.scored.success, failed.rewards) == (False, {"reward": 0.0})
+
+
+@pytest.mark.slow
+def test_published_calls_of_pytest_end_as_it_ends(tmp_path: Path, run: Run) -> None:
+    """Each call stands in a folder of its own, once where the test passes and once where it fails."""
+    tried = [
+        f"(mkdir /tmp/{number}{made}; cd /tmp/{number}{made}; printf {made} > made\n{call}\n); echo {number} {made} $?"
+        for number, call in enumerate(CALLS)
+        for made in "xy"
+    ]
+    log = run(published(tmp_path / "t", "\n".join(tried)), "true").log
+    ended = re.findall(r"^(\d) (\w) (\d+)$", log, re.MULTILINE)
+    assert ended == [(str(number), made, str(int(made == "y"))) for number in range(len(CALLS)) for made in "xy"]
 
 
 def test_pytest_comes_compiled_to_verifiers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from koderz.systems.code.extraction.extraction import extract_program
 
 PROMPT = 'import math\n\n\ndef area(sides):\n    """ The area. """\n'
 CAUSES = {"", "length", "no_code", "no_entry_point", "refused", "syntax"}
-MEGABYTE = 1_000_000
+LONG = 300_000  # characters
 
 CODE = (
     "def area(sides):\n",
@@ -224,13 +224,13 @@ REPEATED = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", REPEATED)
-def test_megabyte_of_anything_comes_to_an_end(piece: str) -> None:
-    endless = piece * (MEGABYTE // len(piece))
+def test_long_reply_of_anything_comes_to_an_end(piece: str) -> None:
+    endless = piece * (LONG // len(piece))
 
     for reply in (
         endless,
         f"```python\ndef area(sides):\n    return 1\n{endless[:120_000]}",
-        f"    return 1\n{endless[:120_000]}",
+        f"    return 1\n{endless[:40_000]}",
     ):
         assert extract_program(reply, PROMPT, "area").cause in CAUSES
 
