@@ -129,7 +129,7 @@ def test_patches_are_judged_as_labelled_though_client_and_containers_are_killed(
 
     wanted = {"good", "wrong"}  # the other kinds: test_perf.py, where the same referee judges them
     kinds = {task.id: task.canned[0].kind for task in mini_tasks() if task.canned[0].kind in wanted}
-    run = on_modal.start("perf", "run", *kinds, "--mode", "agent", *ENGINE)
+    run = on_modal.start("perf", "run", *kinds, "--mode", "agent", "--max-blocks", 4, "--gso-strict", *ENGINE)
     wait_for(lambda: "block/2" in steps(on_modal))
     run.kill()
     run.communicate(timeout=PATIENCE)

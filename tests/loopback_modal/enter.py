@@ -19,7 +19,8 @@ from pathlib import Path
 _NEW_MOUNTS, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x00020000, 0x10000000, 0x20000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 1  # of a network's interface
 _DIE_WITH_PARENT = 1
-_BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
+_BIND, _RECURSIVE, _PRIVATE, _REMOUNT, _READ_ONLY = 4096, 16384, 1 << 18, 32, 1
+_LOCKED = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
             (root / "proc").mkdir(exist_ok=True)
             _checked(_libc().mount(b"proc", str(root / "proc").encode(), b"proc", 0, None), "mount of /proc")
         else:
-            _bind(Path(source), root / target.lstrip("/"))
+            _bind(Path(source), root, target)
     os.chroot(root)
     os.makedirs(spec["folder"], exist_ok=True)  # noqa: PTH103  # of the new root, which pathlib says no better
     os.chdir(spec["folder"])
@@ -84,7 +85,8 @@ def _become_the_first() -> None:
     _libc().prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _bind(source: Path, target: Path) -> None:
+def _bind(source: Path, root: Path, place: str) -> None:
+    target = root / place.lstrip("/")
     if source.is_symlink():
         with contextlib.suppress(FileExistsError):  # another command was here before
             target.symlink_to(source.readlink())
@@ -95,6 +97,9 @@ def _bind(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
     _mount(str(source), str(target), _BIND | _RECURSIVE)
+    if target.is_relative_to(root / "opt"):  # which other sandboxes see, too
+        kept = os.statvfs(target).f_flag & _LOCKED
+        _mount("none", str(target), _BIND | _REMOUNT | _READ_ONLY | kept)
 
 
 def _mount(source: str, target: str, flags: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import posixpath
+import re
 import shlex
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -19,6 +21,7 @@ from tests.loopback_modal.blobs import Blobs
 from tests.loopback_modal.processes import CODE
 from tests.loopback_modal.store import Store, Thing, new_id
 
+_SHARED = re.compile(rf"(?:{'|'.join(CODE)}|/opt/koderz)/[^/]+")
 IMAGE_BUILDER = "2025.06"
 _BUILT = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS)
 _FAILED = api_pb2.GenericResult(
@@ -79,21 +82,29 @@ class Images:
         return {one.filename: one.sha256_hex for one in request.files}
 
     def write_mounts(self, mount_ids: Iterable[str], root: Path) -> dict[str, Path]:
-        """Writes what is mounted to a container's root, but for code. Returns where that lies, by where it is seen.
+        """Writes what is mounted to a container's root. Returns where the rest lies, by where it is seen.
 
-        Code, such as `/root/koderz`, is written once for all containers of this process: they share the bytecode that
-        they leave there, too. Whatever else is mounted is each container's own, as it may write there.
+        Code, such as `/root/koderz`, and what koderz mounts below `/opt/koderz` are written once for all containers
+        of this process: they share the bytecode that they leave there, too. Whatever else is mounted is each
+        container's own, as it may write there.
         """
-        files = {name: digest for mount_id in mount_ids for name, digest in self.files(mount_id).items()}
-        code = {name: digest for name, digest in files.items() if f"/{name.split('/')[1]}" in CODE}
-        self._write({name: digest for name, digest in files.items() if name not in code}, root)
-        folder = _shared() / sha256(repr(sorted(code.items())).encode()).hexdigest()
-        if not folder.exists():
-            made = folder.with_name(new_id("mo"))
-            self._write(code, made)
-            with suppress(OSError):  # another server was faster
-                made.rename(folder)
-        return {f"/{top}": folder / top for top in {"/".join(name.split("/")[1:3]) for name in code}}
+        own: dict[str, str] = {}
+        shared: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for mount_id in mount_ids:
+            for name, digest in self.files(mount_id).items():
+                matched = _SHARED.match(name)
+                (shared[matched[0]] if matched else own)[name] = digest
+        self._write(own, root)
+        found = {}
+        for place, files in shared.items():
+            folder = _shared() / sha256(repr(sorted(files.items())).encode()).hexdigest()
+            if not folder.exists():
+                made = folder.with_name(new_id("mo"))
+                self._write(files, made)
+                with suppress(OSError):  # another server was faster
+                    made.rename(folder)
+            found[place] = folder / place.lstrip("/")
+        return found
 
     def _write(self, files: Mapping[str, str], root: Path) -> None:
         for name, digest in files.items():
