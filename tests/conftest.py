@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib.util
-import inspect
 import json
 import os
 import shutil
@@ -47,6 +45,12 @@ _STARTED: list[Fork] = []  # by the test that runs
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background processes ignore
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The library of event loops for tests that are coroutine functions: each has a loop of its own."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing that tests share with other processes lies where the user's processes share it."""
@@ -70,16 +74,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine function runs in an event loop of its own, but for those that anyio runs."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj) or pyfuncitem.get_closest_marker("anyio"):
-        return None
-    named = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(pyfuncitem.obj(**named))
-    return True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

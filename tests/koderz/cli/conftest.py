@@ -15,11 +15,6 @@ Command = Callable[..., Done]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def command(koderz: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """As `koderz`, in this process: for what doesn't depend on one of its own, in a tenth of the time."""
     for name in [name for name in os.environ if name.startswith("KODERZ_")]:

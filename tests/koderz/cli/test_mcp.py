@@ -102,7 +102,6 @@ def paid(shell: Shell) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 async def test_twenty_chores_of_an_agent_fit_the_client_and_the_cap(koderz: Shell, serve: Serve) -> None:
     (koderz.folder / "koderz.toml").write_text(f"max-tokens = 500\n{PRICED}")
     env = serve("--model", "a", "--model", "b", "--fail-first", 1, "--latency-ms", 100).env()
@@ -256,7 +255,6 @@ async def desk(koderz: Shell, cap: float | None, monkeypatch: pytest.MonkeyPatch
         yield Agent(client)
 
 
-@pytest.mark.anyio
 async def test_server_without_allow_runs_reads_and_plans_alone(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     koderz("benchmark", 0, 3, "--model", "simulated", "--mode", "comparative", "--quiet")
 
@@ -306,7 +304,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 """What a client may not ask for of a run, and what it is told."""
 
 
-@pytest.mark.anyio
 async def test_run_of_what_a_client_may_not_ask_for_is_refused_at_once(
     koderz: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,11 +66,6 @@ class Models:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def server() -> AsyncIterator[Server]:
     """The loopback server, at `server.url`."""
     async with serving() as served:

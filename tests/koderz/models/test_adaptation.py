@@ -14,8 +14,6 @@ from koderz.types import Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Asked, Routes, Server, chat, refusal, until
 
-pytestmark = pytest.mark.anyio
-
 ALL = Sampling(temperature=0.0, max_tokens=99, top_p=0.5, seed=7, stop=("\ndef",))
 
 

@@ -13,8 +13,6 @@ from koderz.types import Completion, Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Routes
 
-pytestmark = pytest.mark.anyio
-
 OPENAI, ANTHROPIC, OLLAMA = "openai/m", "anthropic/m", "m"
 
 

@@ -11,8 +11,6 @@ from koderz.types import Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Routes
 
-pytestmark = pytest.mark.anyio
-
 USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
 
 

@@ -19,8 +19,6 @@ from koderz.types import Message, Sampling
 from .conftest import Clock, Models
 from .loopback import Answer, Server, chat, refusal, until
 
-pytestmark = pytest.mark.anyio
-
 KEY = "sk-test-0123456789abcdef"
 
 

@@ -19,8 +19,6 @@ from koderz.models.transport import Http
 
 from .loopback import Answer, Server, self_signed, serving
 
-pytestmark = pytest.mark.anyio
-
 
 async def asked(url: str) -> bytes:
     http = Http(url, timeout=60.0)

@@ -16,8 +16,6 @@ from koderz_tracker.memory import open_cortex
 from koderz_tracker.memory.vectors import NoVectors
 from tests.koderz.models.loopback import Answer, Asked, Server
 
-pytestmark = pytest.mark.anyio
-
 
 def embedded(asked: Asked) -> Answer:
     """Unnormalised vectors of two numbers, the last text's first."""

@@ -12,8 +12,6 @@ from koderz.models.rates import RateLimit
 
 from .conftest import Clock
 
-pytestmark = pytest.mark.anyio
-
 
 async def fail(limiter: Limiter, problem: Retryable) -> None:
     with pytest.raises(Retryable):

@@ -11,8 +11,6 @@ from koderz.types import Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Asked, Routes, Server
 
-pytestmark = pytest.mark.anyio
-
 
 def as_json(value: object, status: int = 200) -> Answer:
     return Answer(json.dumps(value).encode(), status)

@@ -12,8 +12,6 @@ from koderz.types import Completion, Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Routes, chat, refusal
 
-pytestmark = pytest.mark.anyio
-
 ALL = Sampling(temperature=0.0, max_tokens=99, top_p=0.5, seed=7, stop=("\ndef",))
 
 

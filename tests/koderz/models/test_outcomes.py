@@ -17,8 +17,6 @@ from koderz.types import Completion, Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Routes, chat
 
-pytestmark = pytest.mark.anyio
-
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "whose-fault.md"
 HALF = "```python\ndef f("
 BROKEN_OFF = (

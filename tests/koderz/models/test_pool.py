@@ -14,8 +14,6 @@ from koderz.types import Message, Sampling
 from .conftest import Models
 from .loopback import Server, until
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_pool_opens_a_model_once(models: Models) -> None:
     pool = await models.pooled()

@@ -113,7 +113,6 @@ def test_provider_that_can_not_be_loaded_is_told_in_one_line(name: str, message:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.anyio
 async def test_provider_without_an_address_says_how_to_give_one() -> None:
     async with ModelPool(lambda name: endpoint_for(name, environ={})) as pool:
         with pytest.raises(KoderzError, match="homeless/ models: give one by --base-url, or set HOMELESS_URL"):
@@ -122,14 +121,12 @@ async def test_provider_without_an_address_says_how_to_give_one() -> None:
             await pool.open("old/x").check()
 
 
-@pytest.mark.anyio
 async def test_provider_with_an_unknown_wire_format_is_told_those_there_are() -> None:
     async with ModelPool(lambda _: Endpoint("https://strange.example/v1")) as pool:
         with pytest.raises(KoderzError, match="no wire format 'telegraph'; choose from chat, messages, ollama"):
             pool.open("strange/x")
 
 
-@pytest.mark.anyio
 async def test_provider_that_is_an_opener_function_opens_its_models() -> None:
     async with ModelPool(lambda _: Endpoint("http://127.0.0.1:9")) as pool:
         assert str(pool.open("old/x").name) == "old/x"

@@ -12,8 +12,6 @@ from koderz.types import Completion, Message, Sampling
 from tests.koderz.models.conftest import Models
 from tests.koderz.models.loopback import Answer, Asked, Routes, chat, refusal
 
-pytestmark = pytest.mark.anyio
-
 ASKED = Sampling(temperature=0.5, max_tokens=100, top_p=0.9)
 LOW, BUDGET = (
     Sampling(temperature=0.5, max_tokens=100, top_p=0.9, reasoning_effort="low"),

@@ -14,8 +14,6 @@ from koderz.types import Message, Sampling
 from .conftest import Models
 from .loopback import Answer, Routes, chat, refusal
 
-pytestmark = pytest.mark.anyio
-
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 FUNCTION = {"name": "shell", "description": "Runs a command.", "parameters": SCHEMA}
 OFFER: list[Message] = [

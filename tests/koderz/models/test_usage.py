@@ -102,7 +102,6 @@ def test_usage_with_numbers_beyond_every_reader_is_passed_over(wire: str) -> Non
         assert reader(written).text == "12345678"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("usage", ["none", ["12"], {"prompt_tokens": "12"}, {"prompt_tokens": {"a": [{}]}}, 12.5, -3])
 async def test_usage_that_can_not_be_read_is_estimated_and_noted(
     routes: Routes, models: Models, prompt: list[Message], usage: Any
@@ -116,7 +115,6 @@ async def test_usage_that_can_not_be_read_is_estimated_and_noted(
     assert len(routes.asked) == 1  # it is paid for once
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("nonsense", [5, None, [], {"name": "m"}, True])
 async def test_optional_usage_may_be_nonsense(
     routes: Routes, models: Models, prompt: list[Message], nonsense: Any
@@ -168,7 +166,6 @@ def test_model_that_differs_is_told_by_its_name(asked: str, answered: str) -> No
     assert is_another(asked, answered)
 
 
-@pytest.mark.anyio
 async def test_model_other_than_asked_is_noted(routes: Routes, models: Models, prompt: list[Message]) -> None:
     routes.answers = [
         Answer(json.dumps({**of_chat({"prompt_tokens": 1, "completion_tokens": 1}), "model": "n"}).encode())
@@ -200,7 +197,6 @@ def test_retry_after_of_any_date_has_sane_bounds(
     assert seconds is None or 0 <= seconds <= LONGEST_WAIT
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "header",
     [

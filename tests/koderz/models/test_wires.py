@@ -17,8 +17,6 @@ from koderz.types import Completion, Message, Sampling
 
 from .conftest import Clock, Models
 
-pytestmark = pytest.mark.anyio
-
 URL = "https://wire.example/v1"
 KEY = "sk-wire-0123456789"
 

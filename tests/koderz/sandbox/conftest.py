@@ -23,11 +23,6 @@ LEVELS = {
 }
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=LEVELS)
 def layers(request: pytest.FixtureRequest, holds: frozenset[str]) -> Sequence[str]:
     """One isolation after the other; those that this machine doesn't allow are skipped."""

@@ -45,7 +45,6 @@ def places(environ: Mapping[str, str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 async def test_exclusive_turns_go_round_among_processes(environ: Mapping[str, str]) -> None:
     turns: list[str] = []
     enough = asyncio.Event()
@@ -90,7 +89,6 @@ def test_exclusive_of_killed_processes_is_free(environ: Mapping[str, str]) -> No
     asyncio.run(measure())
 
 
-@pytest.mark.anyio
 async def test_progress_says_that_another_koderz_is_waited_for(environ: Mapping[str, str]) -> None:
     resources: Any = SimpleNamespace(exclusive=silent(environ), sandbox=SimpleNamespace(isolation="none"), plan=None)
     tally = SimpleNamespace(ended=(), faults=0, cost=0.0, passed=0, judged=0)

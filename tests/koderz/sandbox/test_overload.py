@@ -95,7 +95,6 @@ def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[JobResult, bool]],
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 async def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.GRACE_SECONDS", 2.0)
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"

@@ -11,14 +11,9 @@ import pytest
 
 from koderz.testing.batches import BatchServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # which is the import of the clients
+pytestmark = pytest.mark.slow  # which is the import of the clients
 
 ASKED = [{"role": "user", "content": "hello"}]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture

@@ -11,15 +11,8 @@ import pytest
 
 from koderz.testing import ModelServer
 
-pytestmark = pytest.mark.anyio
-
 ASKED = "Write f."
 THOUGHT = "<think>hm</think>def f(): ..."
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture

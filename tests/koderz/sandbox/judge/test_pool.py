@@ -25,8 +25,6 @@ from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendant
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
 
-pytestmark = pytest.mark.anyio
-
 
 def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST) -> Job:
     return Job(program, test, "add", timeout=cpu, memory_mb=256, wall=wall)

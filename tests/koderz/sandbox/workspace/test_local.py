@@ -93,7 +93,6 @@ while True:
 """
 
 
-@pytest.mark.anyio
 async def test_koderz_reaches_what_listens_on_its_loopback(local: Local, place: Path) -> None:
     command = Command(["python3", "-c", _ECHO], reachable=True, limits=Limits(seconds=PATIENCE))
     async with local.started(command, place) as running:
@@ -193,7 +192,6 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-@pytest.mark.anyio
 async def test_timed_command_is_talked_to_and_clocked_from_outside(local: Local, place: Path) -> None:
     loop, core = asyncio.get_running_loop(), min(os.sched_getaffinity(0))
     wanted = Command(["python3", "-c", _LEG], core=core, forks=False, limits=Limits(seconds=PATIENCE))
@@ -222,7 +220,6 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-@pytest.mark.anyio
 async def test_timed_command_stays_on_its_core(local: Local, place: Path) -> None:
     loop, core = asyncio.get_running_loop(), min(os.sched_getaffinity(0))
     wanted = Command(["python3", "-c", _MOVING], core=core, limits=Limits(seconds=PATIENCE))
@@ -250,7 +247,6 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-@pytest.mark.anyio
 async def test_processes_that_nobody_waits_for_are_in_a_command_s_cpu(local: Local, place: Path) -> None:
     try:
         os.close(kernel.count_cpu())
@@ -272,7 +268,6 @@ async def test_processes_that_nobody_waits_for_are_in_a_command_s_cpu(local: Loc
     assert ended.cpu > 0.05
 
 
-@pytest.mark.anyio
 async def test_timed_command_that_is_left_ends(local: Local, place: Path) -> None:
     async with local.started(Command(["sleep", "1000"], forks=False), place) as leg:
         assert await leg.cpu() > 0
@@ -281,7 +276,6 @@ async def test_timed_command_that_is_left_ends(local: Local, place: Path) -> Non
     assert leg.ended.done()
 
 
-@pytest.mark.anyio
 async def test_timed_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:
     async with local.started(Command(["no-such-program"]), place) as leg:
         assert await asyncio.get_running_loop().sock_recv(leg.channel, 100) == b""

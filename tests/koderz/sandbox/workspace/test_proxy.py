@@ -12,8 +12,6 @@ import pytest
 
 from koderz.sandbox.workspace.proxy import AllowedHosts, proxying
 
-pytestmark = pytest.mark.anyio
-
 
 async def _told(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     head = await reader.readuntil(b"\r\n\r\n")

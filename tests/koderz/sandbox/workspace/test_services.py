@@ -40,7 +40,6 @@ def steps(state: Path) -> list[str]:
     return [words[9] for words in asked(state, "compose")]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("online", [False, True])
 async def test_services_are_begun_once_for_a_place_and_joined_by_name(
     state: Path, place: Path, tmp_path: Path, online: bool
@@ -73,7 +72,6 @@ async def test_services_are_begun_once_for_a_place_and_joined_by_name(
     assert project["networks"]["default"]["internal"] is not online
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("word", "cause"), [("config", "task"), ("build", "image"), ("up", "setup")])
 async def test_services_that_cannot_be_started_are_a_fault_and_taken_down(
     state: Path, place: Path, tmp_path: Path, word: str, cause: str

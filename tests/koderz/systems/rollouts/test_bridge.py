@@ -22,8 +22,6 @@ from koderz.systems.rollouts.agents.bridge import Bridge, fingerprint
 from koderz.types import Message, Reply
 from tests.koderz.models.test_tools import BODIES
 
-pytestmark = pytest.mark.anyio
-
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 
 

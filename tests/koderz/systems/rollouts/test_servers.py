@@ -35,7 +35,6 @@ from koderz_tracker.results import Result
 from koderz_tracker.sinks.mlflow.trace import trace_of
 from tests.tracker import builders
 
-pytestmark = pytest.mark.anyio
 PARCELS = Path(__file__).parents[3] / "parcels.py"
 
 

@@ -11,7 +11,7 @@ from koderz.systems.long_context.wasm.session import Pool
 from tests.koderz.systems.long_context.wasm.cells import HOSTILE
 from tests.koderz.systems.long_context.wasm.conftest import NATIVE_SLOW
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)

@@ -23,7 +23,7 @@ from koderz.systems.long_context.wasm.manager import Manager, ManagerLimits
 from koderz.systems.long_context.wasm.opening import Sessions
 from koderz.systems.long_context.wasm.session import Pool
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = pytest.mark.slow
 
 Client = TestClient[Any, Any]
 

@@ -16,8 +16,6 @@ from koderz.systems.long_context.wasm.link import WorkerLostError
 from koderz.systems.long_context.wasm.session import Pool
 from tests.koderz.systems.long_context.wasm.conftest import NATIVE_SLOW
 
-pytestmark = pytest.mark.anyio
-
 
 async def echo(call: SubCall) -> Sequence[str]:
     return [f"{call.name}: {prompt}" for prompt in call.prompts]

@@ -220,7 +220,6 @@ def _judged_row(dialect: str, made: toy.Toy) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 @pytest.mark.parametrize("dialect", ["rebench", "live"])
 async def test_rows_are_judged_by_running_their_tests(tmp_path: Path, dialect: str) -> None:
     made = toy.make(tmp_path)
@@ -236,7 +235,6 @@ async def test_rows_are_judged_by_running_their_tests(tmp_path: Path, dialect: s
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 async def test_smith_is_judged_on_the_tree_with_its_bug(tmp_path: Path) -> None:
     made = toy.make(tmp_path)
     (made.repository / "adding.py").write_text(toy.FIXED)
