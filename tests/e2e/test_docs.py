@@ -22,7 +22,7 @@ from koderz.analysis.statistics import drop_alarm, smallest_paired_difference
 from koderz.cli import app
 from koderz.engines.owners import schema_of
 from koderz.suites import SUITES
-from tests.conftest import NOISY, Server, Shell, nothing_judged
+from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, LOGS, PAGES, ROOT, Reader, blocks, written
 from tests.forks import forks
@@ -152,7 +152,6 @@ def test_page_on_modal_works_when_it_is_followed(koderz: Shell, serve: Callable[
 
 
 @pytest.mark.slow
-@pytest.mark.others(NOISY)
 def test_docs_on_repositories_make_tasks_that_tell_answers_apart(koderz: Shell) -> None:
     Reader(koderz, {}, {}).follow(ON_REPOSITORIES)
 
