@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz.runs.prepare import prepare
 from koderz.suites import checked_measures
-from koderz.testing.engines import Notes, performed
+from koderz.testing.engines import Notes, performed, shared
 from koderz.testing.factories import FakeModel
 from koderz.types import JUDGE, Message, Reply, Sampling
 from koderz_tracker.records import Attempt, Experiment
@@ -115,7 +116,11 @@ async def an_empty_answer_is_no_fault(folder: Path, suite: str, settings: Mappin
 
 async def a_hostile_answer_is_no_fault(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
     """Whatever a model replies comes to a verdict that can be recorded; see `HOSTILE`."""
-    plan = await _planned_anew(folder, suite, {"samples": len(HOSTILE), **settings, "limit": 1})
+    await require_verdicts(await _planned_anew(folder, suite, {"samples": len(HOSTILE), **settings, "limit": 1}))
+
+
+async def require_verdicts(plan: Plan) -> None:
+    """Raises AssertionError if an experiment whose replies are hostile ends as a fault, or can't be recorded."""
     (task, *_), replies = plan.tasks, cycle(HOSTILE.values())
     is_judged = any(JUDGE in arm.models for arm in plan.arms)
     own = plan.suite.simulate
@@ -159,26 +164,16 @@ CHECKS: tuple[Check, ...] = (
 )
 """All of them. None depends on another."""
 
-_plans: dict[str, Plan] = {}
-_runs: dict[str, Notes] = {}
-
 
 async def _planned(folder: Path, suite: str, settings: Mapping[str, Any]) -> Plan:
-    """The plan that checks share. That of another folder, suite or settings is forgotten."""
-    key = repr((folder, suite, settings))
-    if key not in _plans:
-        _plans.clear()
-        _plans[key] = await _planned_anew(folder, suite, settings)
-    return _plans[key]
+    """The plan that checks share."""
+    return await shared("plan", (folder, suite, settings), partial(_planned_anew, folder, suite, settings))
 
 
 async def _performed(folder: Path, suite: str, settings: Mapping[str, Any]) -> Notes:
     """The run that checks share."""
-    key = repr((folder, suite, settings))
-    if key not in _runs:
-        _runs.clear()
-        _runs[key] = await performed(await _planned(folder, suite, settings), {})
-    return _runs[key]
+    plan = await _planned(folder, suite, settings)
+    return await shared("run", (folder, suite, settings), partial(performed, plan, {}))
 
 
 async def _planned_anew(folder: Path, suite: str, settings: Mapping[str, Any]) -> Plan:
@@ -196,7 +191,7 @@ def _verdicts(notes: Notes) -> Mapping[tuple[str, str, int], tuple[str, float | 
 
 
 def _in_place_of(dataset: Path | None, folder: Path) -> Iterator[Path]:
-    """Where nothing lies in place of a sound file, a folder, and damaged files."""
+    """Paths of what may stand in place of a sound file: nothing, a folder, and damaged files."""
     if not dataset or not dataset.is_file():
         return
     sound, suffix = dataset.read_bytes(), dataset.suffix
