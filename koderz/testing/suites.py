@@ -11,16 +11,19 @@ are given the same folder, one after another, share a plan and a run.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
+from koderz.engines.portable import changes_in, files_of, pack_plan, unpack_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz.runs.prepare import prepare
@@ -70,6 +73,19 @@ async def loading_again_gives_equal_tasks(folder: Path, suite: str, settings: Ma
     assert [task.digest for task in first.suite.tasks] == [task.digest for task in again.suite.tasks], "digests differ"
     for one, other in zip(first.tasks, again.tasks, strict=True):
         assert one.messages == other.messages, f"the messages of {one.id} differ"
+
+
+async def tasks_are_the_same_elsewhere(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+    """Tasks, and their first messages, are the same where the suite is loaded of what its plan is packed with."""
+    plan = await _planned(folder, suite, settings)
+    with TemporaryDirectory() as elsewhere:
+        try:
+            packed = await asyncio.to_thread(lambda: pack_plan(plan, files_of(plan)))
+            there = await asyncio.to_thread(unpack_plan, packed, Path(elsewhere), changes_in(plan))
+        except KoderzError as error:  # also where digests differ
+            raise AssertionError(str(error)) from error
+    assert [task.digest for task in plan.suite.tasks] == [task.digest for task in there.suite.tasks], "digests differ"
+    assert [task.messages for task in plan.tasks] == [task.messages for task in there.tasks], "messages differ"
 
 
 async def messages_have_roles_and_contents(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
@@ -155,6 +171,7 @@ async def a_damaged_dataset_is_told_in_one_line(folder: Path, suite: str, settin
 CHECKS: tuple[Check, ...] = (
     tasks_can_be_told_apart,
     loading_again_gives_equal_tasks,
+    tasks_are_the_same_elsewhere,
     messages_have_roles_and_contents,
     verdicts_are_of_the_declared_kinds,
     verdicts_are_the_same_again,

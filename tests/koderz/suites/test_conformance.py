@@ -22,6 +22,9 @@ BROKEN = {
     "loading_again_gives_equal_tasks": (
         "    def __init__(self):\n        self.tasks = (Task('a', 'A?', 'a', digest=uuid.uuid4().hex),)"
     ),
+    "tasks_are_the_same_elsewhere": (
+        "    def __init__(self):\n        self.tasks = (Task('a', 'A?', 'a', digest=uuid.uuid4().hex),)"
+    ),
     "messages_have_roles_and_contents": (
         "    def messages(self, task, prompts):\n        return [{'role': 'wizard', 'content': 'A?'}]"
     ),
