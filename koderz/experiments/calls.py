@@ -267,7 +267,7 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
     """One paid answer, and what was lost if a client's request had to be translated to another wire format."""
     wire = wire_of(messages)
     if not wire:
-        return await model.complete(messages, sampling), ()
+        return _writable(await model.complete(messages, sampling)), ()
     if isinstance(model, ClientModel) and wire in model.clients:
         with suppress(NotSpokenError):
             return await model.complete(messages, sampling), ()
@@ -276,7 +276,18 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
     except (MalformedError, AttributeError, KeyError, TypeError) as error:
         said = str(error) if isinstance(error, MalformedError) else f"not a request of its wire: {error!r}"
         return Completion(said, finish_reason=REJECTED, model=str(model.name)), ()
-    return await model.complete(translation.messages, sampling), translation.dropped
+    return _writable(await model.complete(translation.messages, sampling)), translation.dropped
+
+
+def _writable(completion: Completion) -> Completion:
+    """The answer without halves of surrogate pairs, which a model of another package may reply."""
+    texts = {name: getattr(completion, name) for name in ("text", "reasoning", "raw")}
+    try:
+        "".join(filter(None, texts.values())).encode()
+    except UnicodeEncodeError:
+        whole = {name: text and text.encode("utf-8", "replace").decode() for name, text in texts.items()}
+        return replace(completion, **whole)
+    return completion
 
 
 def _role(ask: Ask, arm: Arm) -> tuple[str, str]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from koderz_tracker.recorded import RecordedReplies
 from koderz_tracker.records import Attempt, Call, Experiment, Grade, Keyed, Record, Text, now
 
 Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -208,6 +209,17 @@ def write_tasks(path: Path, n: int) -> Path:
     ]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
+
+
+_LAST: dict[str, tuple[object, Any]] = {}
+
+
+async def shared(what: str, key: object, make: Callable[[], Awaitable[Made]]) -> Made:
+    """Return what `make` does, or what it did the last time if the key is still the same."""
+    if what not in _LAST or _LAST[what][0] != key:
+        _LAST[what] = (key, await make())
+    made: Made = _LAST[what][1]
+    return made
 
 
 async def performed(plan: Plan, environ: Mapping[str, str], **driving: Any) -> Notes:

@@ -4,7 +4,8 @@
     def test_lines_is_a_sink(check, tmp_path):
         asyncio.run(check(tmp_path, SinkTarget("lines", lambda folder: (folder / "lines.txt").read_text())))
 
-Each check runs a few experiments of the simulated model, and hands their records over.
+Each check hands over the records of two experiments, whose replies hold whatever a target may stumble over. Checks that
+are given the same folder and target, one after another, share a run.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from koderz.runs.session import begin
-from koderz.testing.engines import planned
+from koderz.testing.engines import planned, shared
+from koderz.testing.factories import FakeModel
+from koderz.testing.suites import HOSTILE
 from koderz_tracker.records import Record
 from koderz_tracker.sinks import Source, open_sink, sink_class
 from koderz_tracker.stories import Stories
@@ -43,12 +49,14 @@ Check = Callable[[Path, SinkTarget], Coroutine[Any, Any, None]]
 
 
 async def records_that_come_again_change_nothing(folder: Path, target: SinkTarget) -> None:
-    """Handed over twice, all of them or some from the middle on, records leave the target as it is."""
+    """Handed over twice, all of them, the first or the last, records leave the target as it is."""
     run = await _recorded_run(folder, target)
     content = _taken(run, target, [_records(run)])
     lines = _records(run)
     assert content == _taken(run, target, [lines]), "records that came again have changed the target"
-    assert content == _taken(run, target, [lines[len(lines) // 2 :]]), "the later half has changed the target"
+    middle = len(lines) // 2
+    assert content == _taken(run, target, [lines[middle:]]), "the later half has changed the target"
+    assert content == _taken(run, target, [lines[:1], lines[:middle]]), "the first half has changed the target"
 
 
 async def batches_of_any_size_come_to_the_same(folder: Path, target: SinkTarget) -> None:
@@ -85,9 +93,15 @@ CHECKS: tuple[Check, ...] = (
 
 async def _recorded_run(folder: Path, target: SinkTarget) -> Path:
     """The folder of a run that no sink has been fed with, but for those that its suite and solver name."""
-    options = {"sinks": ("json",), "tasks": 2, **target.settings}
-    plan = await planned(folder, "local", **options)
-    return (await begin(plan, environ=target.environ)).folder
+    return await shared("recorded run", (folder, target), partial(_recorded_anew, folder, target))
+
+
+async def _recorded_anew(folder: Path, target: SinkTarget) -> Path:
+    plan = await planned(folder, "local", **{"sinks": ("json",), "tasks": 2, **target.settings})
+    replies = cycle(["".join(HOSTILE.values()), HOSTILE["NUL characters"]])
+    model = FakeModel(lambda *_: next(replies))
+    with patch.object(plan.suite, "simulated_model", lambda *_: model):
+        return (await begin(plan, environ=target.environ)).folder
 
 
 def _records(run: Path) -> Sequence[Record]:

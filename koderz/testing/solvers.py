@@ -4,13 +4,15 @@
     def test_critic_is_a_solver(check, tmp_path):
         asyncio.run(check(tmp_path, Trial("mine.py:critic", {"roles": ("critic=simulated",)})))
 
-Checks run on this machine and ask the simulated model only, so they need no key and cost nothing.
+Checks run on this machine and ask the simulated model only, so they need no key and cost nothing. Those that are given
+the same folder and trial, one after another, share a plan and a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from koderz.prompts import load_prompts
 from koderz.runs.prepare import prepare
 from koderz.settings.options import fields_of
 from koderz.solvers.handles import HANDLES
-from koderz.testing.engines import Notes, performed, write_tasks
+from koderz.testing.engines import Notes, performed, shared, write_tasks
+from koderz.testing.suites import require_verdicts
 from koderz_tracker.records import Attempt, Call, Experiment, Grade, Once, Record
 
 
@@ -67,7 +70,7 @@ async def replay_repeats_no_call(folder: Path, trial: Trial) -> None:
     """Killed after any line of its record and resumed, an experiment comes to the same end with no call made twice."""
     plan = await _planned(folder, trial)
     (identity,) = plan.experiments()
-    first = await performed(plan, {})
+    first = await _performed(folder, trial)
     lines, ended = _lines(first), _ended(first)
     calls = _calls(lines)
     for length in _lengths(len(lines), trial.cuts):
@@ -83,9 +86,14 @@ async def estimate_covers_the_calls(folder: Path, trial: Trial) -> None:
     """The calls of an experiment lie between the least and the most that were expected of it."""
     plan = await _planned(folder, trial)
     spans = [expected.calls for _, _, expected in expected_calls(plan)]
-    made = _calls(_lines(await performed(plan, {})))
+    made = _calls(_lines(await _performed(folder, trial)))
     low, high = sum(span[0] for span in spans), sum(span[1] for span in spans)
     assert low <= made <= high, f"it made {made} calls, and {low:g} to {high:g} were expected"
+
+
+async def a_hostile_reply_is_no_fault(folder: Path, trial: Trial) -> None:
+    """Whatever its models reply, an experiment ends with a verdict; see `koderz.testing.suites.HOSTILE`."""
+    await require_verdicts(await _planned_anew(folder, trial))
 
 
 CHECKS: tuple[Check, ...] = (
@@ -93,11 +101,22 @@ CHECKS: tuple[Check, ...] = (
     declarations_name_what_there_is,
     replay_repeats_no_call,
     estimate_covers_the_calls,
+    a_hostile_reply_is_no_fault,
 )
 """All of them. None depends on another."""
 
 
 async def _planned(folder: Path, trial: Trial) -> Plan:
+    """The plan that checks share."""
+    return await shared("plan", (folder, trial), partial(_planned_anew, folder, trial))
+
+
+async def _performed(folder: Path, trial: Trial) -> Notes:
+    """The run that checks share."""
+    return await shared("run", (folder, trial), partial(performed, await _planned(folder, trial), {}))
+
+
+async def _planned_anew(folder: Path, trial: Trial) -> Plan:
     settings = {"local_model": "simulated", "results": folder / "results", "judges": 1, **trial.settings}
     if not settings.keys() & {"suite", "dataset"}:
         settings["dataset"] = write_tasks(folder / "tasks.jsonl", 1)

@@ -17,7 +17,6 @@ from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
 from koderz.testing.engines import CHECKS, Check, planned
-from tests.loopback_modal import ModalServer
 
 
 class Idle(Engine):
@@ -59,10 +58,19 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES.known, "plain", f"{__name__}:open_plain")
 
 
+TRIED = ("local", "plain", pytest.param("modal", marks=pytest.mark.slow))
+
+
+def test_engine_of_the_registry_is_tried() -> None:
+    assert ENGINES.keys() == {"local", "modal", "idle", "plain"}
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ["local", "plain"])
-def test_engine_passes_conformance(name: str, check: Check, tmp_path: Path) -> None:
-    asyncio.run(check(tmp_path, name, {}))
+@pytest.mark.parametrize("name", TRIED)
+def test_engine_passes_conformance(name: str, check: Check, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if name == "modal":
+        request.getfixturevalue("cloud")
+    asyncio.run(check(tmp_path, name, os.environ if name == "modal" else {}))
 
 
 def test_engine_that_breaks_a_rule_does_not_pass(tmp_path: Path) -> None:
@@ -93,9 +101,3 @@ def test_engine_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 def test_engine_with_a_misspelt_member_is_refused() -> None:
     with pytest.raises(KoderzError, match=r"^Own has no member `outlive`; did you mean `outlives`\?$"):
         type("Own", (Idle,), {"outlive": True})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_modal_engine_passes_conformance(check: Check, tmp_path: Path, cloud: ModalServer) -> None:
-    asyncio.run(check(tmp_path, "modal", os.environ))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.errors import KoderzError, Unreachable
+from koderz.errors import KoderzError
 from koderz.models import Endpoint, ModelName, Price, Provider, endpoint_for, parse_model_name, provider_of
 from koderz.models.pool import ModelPool
 from koderz.models.prices import could_spend, tariff_of
@@ -82,11 +82,6 @@ def test_provider_of_another_package_declares_address_key_and_price() -> None:
     assert str(tariff) == "$1 in, $2 out, a million tokens, as its provider says"
     assert tariff_of(name, endpoint.base_url, {"acme/one": Price(3.0, 3.0)}) != tariff
     assert could_spend(["acme/one"], {})
-
-
-def test_provider_of_another_package_needs_its_key_at_its_address() -> None:
-    with pytest.raises(Unreachable, match="acme/one needs a key: set ACME_LOGIN"):
-        endpoint_for(parse_model_name("acme/one"), environ={})
 
 
 def test_provider_keeps_its_key_from_addresses_that_a_koderz_toml_names() -> None:

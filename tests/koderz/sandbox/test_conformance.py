@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES, Job, JobResult, Opening, Sandbox, open_sandbox, open_workspaces
 from koderz.sandbox.contained import ContainedSandbox
+from koderz.sandbox.linux.isolation import SECCOMP
 from koderz.settings.schema import Settings
 from koderz.testing.sandboxes import CHECKS, Check
+from tests.koderz.sandbox.test_docker import stand_in
 
 
 class Gullible(Sandbox):
@@ -53,11 +56,58 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(SANDBOXES.known, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
 
 
+TRIED = ("contained", "uncontained", "plain", "docker", "podman", "modal")
+SAME = {"local": "contained"}
+WORDS = {
+    "def add(x, y): return x - y": ("failed", "assertion"),
+    "def add(x, y): return x / 0": ("error", "exception:ZeroDivisionError"),
+    "def add(x, y) return": ("error", "syntax"),
+    "def add(x, y):\n    while True: pass": ("timeout", "cpu"),
+    "def add(x, y): return bytearray(1 << 40)": ("error", "memory"),
+    "def add(x, y): print('x' * (1 << 21))": ("error", "output"),
+    "def add(x, y): return 'x' * (17 << 20)": ("error", "output"),
+    "import os\ndef add(x, y): os._exit(3)": ("error", "killed"),
+    "def add(x, y): raise SystemExit(0)": ("error", "exception:SystemExit"),
+}
+
+
+@pytest.fixture
+def sandbox(
+    request: pytest.FixtureRequest, holds: frozenset[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The name of a sandbox that can be opened: a stand-in is `docker` or `podman`, and Modal is a loopback one."""
+    name: str = request.param
+    if name in ("docker", "podman", "modal") and SECCOMP not in holds:
+        pytest.skip("this machine has no seccomp")
+    if name == "modal":
+        request.getfixturevalue("cloud")
+    elif name in ("docker", "podman"):
+        stand_in(tmp_path, monkeypatch, name=name)
+    return name
+
+
+def test_sandbox_of_the_registry_is_tried() -> None:
+    assert SANDBOXES.keys() - {"gullible"} == {*TRIED, *SAME}
+    assert all(SANDBOXES.load(name) is SANDBOXES.load(other) for name, other in SAME.items())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ["contained", "uncontained", "plain"])
-def test_sandbox_passes(name: str, check: Check) -> None:
-    asyncio.run(check(name))
+@pytest.mark.parametrize("sandbox", TRIED, indirect=True)
+def test_sandbox_passes(sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.sandbox.contained.WALL_FACTOR", 1000)  # nobody who is only kept waiting is ended
+
+    async def tried() -> None:
+        async with open_sandbox(sandbox, judges=2, own_programs=True) as opened:
+            for check in CHECKS:
+                await check(opened)
+            for source, expected in WORDS.items():
+                test = f"def check(candidate):\n    assert candidate(1, 2) == 3  # {source!r}\n"
+                found = await opened.judge(Job(source, test, "add", timeout=0.3))
+                after = await opened.judge(Job("def add(x, y): return x + y", test, "add"))
+                assert (found.verdict, found.cause) == expected, (source, found.message)
+                assert after.verdict == "passed", (source, after.message)
+
+    asyncio.run(tried())
 
 
 @pytest.mark.parametrize("check", CHECKS[1:], ids=lambda check: check.__name__)

@@ -150,11 +150,6 @@ def test_solver_is_called_as_the_function_it_declares() -> None:
     assert doubled.__doc__ == "Twice the task."
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-def test_solver_options_are_known_without_loading_it(name: str) -> None:
-    assert SOLVERS.options_of(name) is SOLVERS.load(name).options
-
-
 def test_solver_of_a_package_may_have_its_declarations_as_attributes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

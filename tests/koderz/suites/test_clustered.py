@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,7 @@ from koderz.suites.suite import SuiteSource
 from koderz.testing import a_journal
 from koderz_tracker.records import Experiment, Plan
 from koderz_tracker.summary import summarize
-from tests.koderz.suites.rows import HUMANEVAL
-from tests.koderz.systems.code.test_bigcodebench import COUNTING
-from tests.koderz.systems.code.test_livecodebench import stdin_row
-from tests.koderz.systems.code.test_mbpp import RELEASED, WHOLE
-from tests.koderz.systems.long_context import encrypted, test_oolong
-from tests.koderz.systems.patches.test_published import GSO, ISO
+from tests.koderz.suites.datasets import CANARY, JUDGED, ROWS
 from tests.koderz.systems.questions import sets
 from tests.tracker.builders import experiment_id
 
@@ -34,46 +29,6 @@ OF_OPTIMIZERS = {"datasets"}
 """The suite whose rows are items within a task; its clusters are those of `test_clusters_of_test_items`."""
 
 CLUSTERS = ["a", "a", "b", "b", "b", "b"]
-CANARY = {"browsecomp_canary": encrypted.CANARY}
-JUDGED = {"roles": ("judge=simulated",)}
-ASKED = ("question", "problem", "Problem", "Question", "prompt", "passage")
-PAIRS = {"context": "t", "answer": [[1, 2]]}
-
-Make = Callable[[int], Mapping[str, Any]]
-
-
-def question(name: str, number: int) -> Mapping[str, Any]:
-    """A row of a published set, unlike its others."""
-    found = {key: value for key, value in sets.ROWS[name].items() if key not in ("id", "key", "question_id")}
-    asked = next(key for key in ASKED if key in found)
-    return {**found, asked: f"{found[asked]} {number}"}
-
-
-ROWS: Mapping[str, Make] = {
-    "humaneval": lambda n: {**HUMANEVAL, "task_id": f"Own/{n}", "prompt": f"# {n}\n{HUMANEVAL['prompt']}"},
-    "humaneval+": lambda n: {**HUMANEVAL, "task_id": f"Own/{n}", "prompt": f"# {n}\n{HUMANEVAL['prompt']}"},
-    "mbpp": lambda n: {**WHOLE, "task_id": n, "text": f"Write it, {n}."},
-    "mbpp+": lambda n: {**RELEASED, "task_id": f"Mbpp/{n}", "prompt": f"# {n}\n{RELEASED['prompt']}"},
-    "livecodebench": lambda n: stdin_row(("1", "1"), question_id=str(n), question_content=f"Read {n}."),
-    "bigcodebench": lambda n: {
-        **COUNTING,
-        "task_id": f"B/{n}",
-        "complete_prompt": f"# {n}\n{COUNTING['complete_prompt']}",
-    },
-    "qa": lambda n: {"input": f"{n}?", "target": "4"},
-    **{name: (lambda n, name=name: question(name, n)) for name in sets.ROWS},  # type: ignore[misc]
-    "ruler": lambda n: {"input": f"Text {n}.", "outputs": ["x"], "length": 64, "token_position_answer": 1},
-    "oolong": lambda n: {**test_oolong.row(n), "context_window_id": 0},
-    "oolong-real": lambda n: {**test_oolong.row(n), "answer": "4", "context_window_id": 0},
-    "oolong-pairs": lambda n: {**PAIRS, "id": n, "question": f"{n}?"},
-    "browsecomp-plus": lambda n: encrypted.rows(6)[n],
-    "rollouts": lambda n: {"task_id": f"t{n}", "lm": {"instructions": f"Do {n}."}},
-    "koderz-perf-mini": lambda n: {**ISO, "instance_id": f"iso-{n}"},
-    "koderz-perf-pypi": lambda n: {**ISO, "instance_id": f"iso-{n}"},
-    "gso": lambda n: {**GSO, "instance_id": f"numpy__numpy-{n}"},
-    "iso": lambda n: {**ISO, "instance_id": f"iso-{n}"},
-}
-"""A row of each suite by number."""
 
 
 def written(folder: Path, suite: str, rows: Sequence[Mapping[str, Any]], column: str) -> Path:

@@ -1,32 +1,28 @@
-"""Suites that need no dataset of others pass the tests that every suite has to pass."""
+"""All suites pass the tests that every suite has to pass."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from koderz.testing.engines import write_tasks
+from koderz.suites import SUITES
+from koderz.testing import StreamingServer, suites
 from koderz.testing.suites import CHECKS, Check
+from tests.koderz.suites.datasets import MADE_UP, ROWS, settings_of
 from tests.toys import toy_suite
 
-LONG = {"context_lengths": ("1024",), "limit": 1}
-SEARCH = {"budget_calls": 30, "validation_items": 10, "test_items": 10, "train_items": 10, "limit": 1}
-
-SLOW: Mapping[str, Mapping[str, Any]] = {
-    "ruler": LONG,
-    "oolong": {"limit": 1},
-    "browsecomp-plus": {"limit": 1},
-    "datasets": {"solver": "none", **SEARCH},
-    "rollouts": {"limit": 1},
-}
+LEFT_OUT = {"completion": "it is made by rlm.completion alone, and can't be loaded"}
+SLOW = {"ifeval", "rollouts"}
 
 BROKEN = {
     "tasks_can_be_told_apart": "    tasks = (Task('a', 'A?', 'a', digest='a'),) * 2",
     "loading_again_gives_equal_tasks": (
+        "    def __init__(self):\n        self.tasks = (Task('a', 'A?', 'a', digest=uuid.uuid4().hex),)"
+    ),
+    "tasks_are_the_same_elsewhere": (
         "    def __init__(self):\n        self.tasks = (Task('a', 'A?', 'a', digest=uuid.uuid4().hex),)"
     ),
     "messages_have_roles_and_contents": (
@@ -41,6 +37,8 @@ BROKEN = {
     "an_empty_answer_is_no_fault": (
         "    async def judge(self, task, answer, context):\n        return Verdict('passed')"
     ),
+    "a_hostile_answer_is_no_fault": "    def score(self, task, reply):\n        return float(reply[0] == 'a')",
+    "a_damaged_dataset_is_told_in_one_line": "",
 }
 SOUND = """
 import random
@@ -59,16 +57,32 @@ class Own(Suite):
 """
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_suite_of_programs_passes(check: Check, tmp_path: Path) -> None:
-    asyncio.run(check(tmp_path, "humaneval", {"dataset": write_tasks(tmp_path / "tasks.jsonl", 2)}))
+def test_suite_of_the_registry_is_tried_or_left_out_for_a_reason() -> None:
+    assert SUITES.keys() == {*ROWS, *MADE_UP, *LEFT_OUT}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SUITES if name not in LEFT_OUT],
+)
+def test_suite_passes(name: str, tmp_path: Path) -> None:
+    async def tried(**settings: Any) -> None:
+        for check in CHECKS:
+            await check(tmp_path, name, settings)
+
+    async def tried_at_a_server() -> None:
+        async with StreamingServer(models=("simulated",)) as server:
+            await tried(**settings_of(name, tmp_path), base_url=server.url)
+
+    asyncio.run(tried_at_a_server() if name == "serving" else tried(**settings_of(name, tmp_path)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", SLOW)
-def test_suite_passes_in_its_system(name: str, check: Check, tmp_path: Path) -> None:
-    asyncio.run(check(tmp_path, name, SLOW[name]))
+@pytest.mark.parametrize("name", ["humaneval", "mmlu", "ruler", "gso"])
+def test_answer_of_ten_megabytes_is_no_fault(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "HOSTILE", {"ten megabytes": "So it goes. " * 870_000})
+
+    asyncio.run(suites.a_hostile_answer_is_no_fault(tmp_path, name, settings_of(name, tmp_path)))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -83,4 +97,4 @@ def test_suite_that_breaks_a_rule_does_not_pass(check: Check, tmp_path: Path) ->
     (tmp_path / "own.py").write_text(f"{SOUND}{BROKEN[check.__name__]}\n")
 
     with pytest.raises(AssertionError):
-        asyncio.run(check(tmp_path, f"{tmp_path}/own.py:Own", {}))
+        asyncio.run(check(tmp_path, f"{tmp_path}/own.py:Own", {"dataset": tmp_path / "own.py"}))

@@ -80,14 +80,6 @@ def test_suite_without_tasks_is_refused_when_loaded(tmp_path: Path) -> None:
         load_suite(f"{tmp_path}/own.py:Own")
 
 
-@pytest.mark.parametrize("name", [*SUITES])
-def test_suite_of_koderz_is_a_class_with_the_options_of_its_registry(name: str) -> None:
-    found = SUITES.load(name)
-
-    assert issubclass(found, Suite)
-    assert found.options is SUITES.options_of(name)
-
-
 def test_suite_that_opens_nothing_says_so() -> None:
     openers = [f"open_{name}" for name in ("session", "workspace", "evaluator", "long_context")]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz.engines.owners import REGISTRIES
 from koderz.errors import KoderzError
 from koderz.settings.systems import System, own_systems
 from koderz.testing.systems import CHECKS, Check
@@ -31,6 +32,13 @@ def toys_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("system", own_systems(), ids=lambda system: system.name)
 def test_system_passes(system: System, check: Check) -> None:
     check(system)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REGISTRIES if kind != "model"])  # whose simulated one has suites'
+def test_options_of_each_registry_are_known_without_loading_their_owners(kind: str) -> None:
+    registry = REGISTRIES[kind]
+    for name in registry:
+        assert registry.options_of(name) is registry.load(name).options, name
 
 
 @pytest.mark.usefixtures("toys_path")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from koderz.testing.sinks import CHECKS, Check, SinkTarget
+from koderz.testing.sinks import CHECKS, SinkTarget
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.records import Experiment, Record
-from koderz_tracker.sinks import SINKS, Sink, Source, sink_class
+from koderz_tracker.sinks import KNOWN, SINKS, Sink, Source, sink_class
+from koderz_tracker.sinks.json import write_summary
+from tests.tracker.sinks.mlflow_world import seen
 from tests.tracker.sinks.test_memory import stored
 
 
@@ -23,6 +25,13 @@ class Lines(Sink):
         lines = {*path.read_text().splitlines()} if path.exists() else set()
         lines |= {each.problem_id for each in records if isinstance(each, Experiment)}
         path.write_text("\n".join(sorted(lines)))
+
+
+class JsonSink(Sink):
+    """The summary, which no sink writes but the process that ends a session."""
+
+    def take(self, records: Sequence[Record]) -> None:
+        write_summary(self.source.folder)
 
 
 class Doubling(Lines):
@@ -55,23 +64,35 @@ def lines_of(folder: Path) -> str:
 
 
 def memories_of(folder: Path) -> Sequence[object]:
-    return sorted((memory.key, memory.title, memory.content, tuple(memory.tags)) for memory in stored(folder))
+    return sorted((each.key, each.title, each.content, tuple(each.tags), each.updated_at) for each in stored(folder))
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {each.__name__.lower(): f"{__name__}:{each.__name__}" for each in (Lines, Doubling, Plain)}
+    own["json"] = f"{__name__}:JsonSink"
     monkeypatch.setattr("koderz_tracker.sinks.SINKS", {**SINKS, **own})
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+TARGETS: Mapping[str, Callable[[Path], object]] = {
+    "json": lambda folder: folder.with_suffix(".json").read_bytes(),
+    "mlflow": lambda folder: seen(folder).facts(),
+    "memory": memories_of,
+    "lines": lines_of,
+    "plain": lines_of,
+}
+
+
+def test_sink_of_the_registry_is_tried() -> None:
+    assert {*KNOWN} == TARGETS.keys() - {"lines", "plain"}
+
+
 @pytest.mark.parametrize(
-    "target",
-    [SinkTarget("memory", memories_of), SinkTarget("lines", lines_of), SinkTarget("plain", lines_of)],
-    ids=lambda target: target.sink,
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "mlflow")) for name in TARGETS]
 )
-def test_sink_passes(target: SinkTarget, check: Check, tmp_path: Path) -> None:
-    asyncio.run(check(tmp_path, target))
+def test_sink_passes(name: str, tmp_path: Path) -> None:
+    for check in CHECKS:
+        asyncio.run(check(tmp_path, SinkTarget(name, TARGETS[name])))
 
 
 def test_sink_that_doubles_records_does_not_pass(tmp_path: Path) -> None:

@@ -164,13 +164,6 @@ def test_json_summary_is_alone_in_the_results_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [builders.RUN, f"{builders.RUN}.json"]
 
 
-def test_redone_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    folder = a_journal(tmp_path, judged(0), fault(1), Finished(status="incomplete"))
-    first = write_summary(folder)[0].read_bytes()
-
-    assert write_summary(folder)[0].read_bytes() == first
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
 def test_json_keeps_the_old_summary_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     folder = a_journal(tmp_path, judged(0))

@@ -139,17 +139,7 @@ def test_memory_names_what_the_passing_program_uses_and_how_the_task_is_grouped(
         assert [hit.memory.key for hit in search(store, "gcd", Filter(), limit=3)] == [memory.key]
 
 
-PARTS = [
-    [slice(None), slice(None)],
-    [slice(0, 3), slice(None)],
-    [slice(0, 5), slice(2, None), slice(0, 4)],
-    [slice(n, n + 1) for n in range(20)],
-    [slice(None), slice(0, 6)],
-]
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_memory_projection_is_idempotent(tmp_path: Path, parts: list[slice]) -> None:
+def test_memory_of_a_fault_that_ends_well_is_completed(tmp_path: Path) -> None:
     lines = [
         *experiment(0, "assertion", "passed"),
         fault(1),
@@ -157,21 +147,14 @@ def test_memory_projection_is_idempotent(tmp_path: Path, parts: list[slice]) -> 
         *experiment(1, "passed"),
         Finished(status="complete"),
     ]
-    folder = written(tmp_path, *lines)
 
-    found = taken(folder, *parts)
+    found = taken(written(tmp_path, *lines), slice(0, 5), slice(2, None), slice(0, 4))
 
     assert {memory.key: memory.tags[3] for memory in found if memory.key != RUN} == {
         experiment_id(0): "completed",
         experiment_id(1): "completed",
     }
-    again = taken(folder)
-    assert [(m.key, m.content, m.tags, m.updated_at) for m in again] == [
-        (m.key, m.content, m.tags, m.updated_at) for m in found
-    ]
-    assert json.loads(next(m.content for m in again if m.key == RUN))["status"] == "complete"
-    with Store(folder.parent / "memory.db") as store:
-        assert store.check() == "ok"
+    assert json.loads(next(memory.content for memory in found if memory.key == RUN))["status"] == "complete"
 
 
 def test_memory_of_a_single_experiment_has_no_run(tmp_path: Path) -> None:

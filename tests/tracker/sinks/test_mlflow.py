@@ -499,17 +499,6 @@ def test_prompts_of_a_run_are_registered_once_a_text(tmp_path: Path) -> None:
     assert [prompt.name for prompt in mlflow.search_prompts(f'experiment_id = "{place}"')] == ["koderz.task"]
 
 
-def test_replay_of_any_prefix_twice_gives_the_same(results: Path) -> None:
-    folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
-    project(folder)
-    before, written = seen(folder).facts(), lines(folder)
-    for end in (0, 1, 4, 6, len(written)):
-        for _ in range(2):
-            project(folder, written[:end])
-
-    assert seen(folder).facts() == before
-
-
 def test_fault_retried_with_success_becomes_finished(results: Path) -> None:
     folder = record(results, new_plan(1), fault(0), Finished(status="incomplete"))
     project(folder, detail="runs")

@@ -16,11 +16,10 @@ from koderz_tracker.records import Record, Resumed
 from koderz_tracker.sinks import SinkDown, Source
 from koderz_tracker.sinks.projection import Projection, SinkBusy, start_again
 from koderz_tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
-from koderz_tracker.stories import Stories
 from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE
 from tests.tracker.builders import RUN, attempt, call, fault, judged
-from tests.tracker.sinks.standins import Ledger, rows_of
+from tests.tracker.sinks.standins import rows_of
 
 
 def a_run(results: Path, tasks: int = 20) -> Path:
@@ -62,21 +61,6 @@ def test_projection_goes_on_where_it_stopped(tmp_path: Path, standins: Mapping[s
     project(folder, standins)
 
     assert_whole(folder)
-
-
-def test_projection_may_repeat_any_prefix(tmp_path: Path, standins: Mapping[str, str]) -> None:
-    folder = a_run(tmp_path, 5)
-    project(folder, standins)
-    before = rows_of(tmp_path, RUN)
-    stories = Stories(folder)
-    records = list(stories.records(entry.span for entry in stories.refresh()))
-    sink = Ledger(Source(folder, a_plan(), stories, {}))
-    for end in range(len(records) + 1):
-        sink.take(records[:end])
-        sink.take(records[:end])
-    sink.close()
-
-    assert rows_of(tmp_path, RUN) == before
 
 
 def test_records_after_a_later_session_follow(tmp_path: Path, standins: Mapping[str, str]) -> None:

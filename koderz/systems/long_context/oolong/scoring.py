@@ -7,12 +7,12 @@ import datetime
 import math
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 _COMPARISONS = ("more common", "less common", "same frequency")
 _SHORT = 20  # characters of a reply that is taken as it is
 _PARTLY = 0.75  # for each by which a number is off
-_BOXED = (re.compile(r"\\boxed\{\\text\{([^}]*)\}\}"), re.compile(r"\\boxed[\{]+([^}]*)[\}]+"))
 _PAIR = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
@@ -89,8 +89,8 @@ def _compares(gold: str) -> bool:
 
 def score_real(answer: str, reply: str) -> float:
     """The score of a reply to a question about a real transcript."""
-    boxed = next((found for found in (pattern.search(reply) for pattern in _BOXED) if found), None)
-    gold, reading = _as_answer(answer), _as_answer(boxed[1]) if boxed else reply
+    boxed = _boxed(reply)
+    gold, reading = _as_answer(answer), reply if boxed is None else _as_answer(boxed)
     if isinstance(gold, int) and isinstance(reading, int):
         return _near(gold, reading)
     if isinstance(gold, str) and isinstance(reading, str):
@@ -98,6 +98,24 @@ def score_real(answer: str, reply: str) -> float:
     if isinstance(gold, list) and isinstance(reading, list):
         return len({*gold} & {*reading}) / len(gold) if gold else 0.0
     return 0.0
+
+
+def _boxed(reply: str) -> str | None:
+    r"""The content of the first `\boxed{\text{…}}`, else of the first `\boxed{…}`, up to a brace; None without any.
+
+    As the official patterns `\\boxed\{\\text\{([^}]*)\}\}` and `\\boxed[\{]+([^}]*)[\}]+` have it, which take minutes
+    for a reply of many boxes that are never closed.
+    """
+    parts = reply.split("}")
+    for part, after in pairwise(parts[:-1]):
+        mark, content = part.partition(r"\boxed{\text{")[1:]
+        if mark and not after:
+            return content
+    for part in parts[:-1]:
+        mark, content = part.partition(r"\boxed{")[1:]
+        if mark:
+            return content.lstrip("{")
+    return None
 
 
 def _as_answer(text: str) -> int | str | list[str]:

@@ -41,27 +41,11 @@ def add(source: str, test: str = TEST, **settings: float) -> Job:
     return Job(source, test, "add", **settings)  # type: ignore[arg-type]
 
 
-WORDS = {
-    RIGHT: ("passed", ""),
-    "def add(x, y): return x - y": ("failed", "assertion"),
-    "def add(x, y): return x / 0": ("error", "exception:ZeroDivisionError"),
-    "def add(x, y) return": ("error", "syntax"),
-    "def add(x, y):\n    while True: pass": ("timeout", "cpu"),
-    "def add(x, y): return bytearray(1 << 40)": ("error", "memory"),
-    "def add(x, y): print('x' * (1 << 21))": ("error", "output"),
-    "import os\ndef add(x, y): os._exit(0)": ("error", "killed"),
-    "def add(x, y): raise SystemExit(0)": ("error", "exception:SystemExit"),
-    "class Three:\n    def __eq__(self, _): return True\ndef add(x, y): return Three()": ("failed", "assertion"),
-    f"{RIGHT}  # and after all of these": ("passed", ""),
-}
-
-
-def test_causes_have_the_same_words_as_outside(cloud: ModalServer) -> None:
+def test_sandbox_serves_many_candidates_without_network_or_secrets(cloud: ModalServer) -> None:
     before = len(cloud.sandboxes)
-    outcomes = judged(*(add(source, timeout=0.3) for source in WORDS))
-    assert {source: (o.verdict, o.cause) for source, o in zip(WORDS, outcomes, strict=True)} == WORDS
-    assert {outcome.isolation for outcome in outcomes} == {"modal"}
-    (asked,) = cloud.sandboxes[before:]  # one serves many candidates
+    outcomes = judged(*(add(f"{RIGHT}  # {number}") for number in range(3)))
+    assert {(outcome.verdict, outcome.isolation) for outcome in outcomes} == {("passed", "modal")}
+    (asked,) = cloud.sandboxes[before:]
     assert asked.blocks_network
     assert not asked.lives
     assert (asked.secrets, asked.variables, [*asked.asked.volume_mounts]) == ((), (), [])

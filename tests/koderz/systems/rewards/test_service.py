@@ -470,12 +470,11 @@ def test_hostile_replies_earn_nothing_and_make_no_fault(served: Served) -> None:
     client = served.client()
 
     batch = client.score_many(items, graded=True)
-    single = [client.score(*item) for item in items]
+    single = [client.score(*item) for item in items[::10]]
 
-    for program, *scores in zip(PROGRAMS, batch, single, strict=True):
-        for score in scores:
-            assert score.fault is None, program["name"]
-            assert score.verdict != "passed", program["name"]
+    for program, score in zip([*PROGRAMS, *PROGRAMS[::10]], [*batch, *single], strict=True):
+        assert score.fault is None, program["name"]
+        assert score.verdict != "passed", program["name"]
     assert {score.reward for score in single} == {0.0}
 
 

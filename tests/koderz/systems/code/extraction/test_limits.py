@@ -12,14 +12,10 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.suites.suite import JudgeContext
 from koderz.systems.code.extraction import limits
 from koderz.systems.code.extraction.extraction import extract_program
 from koderz.systems.code.extraction.limits import LONGEST, SHORT, extract_within_limits
 from koderz.systems.code.extraction.search import Extraction
-from koderz.systems.code.programs import CodeSuite
-from koderz.systems.code.tasks import Function
-from koderz.types import Judging, Reply, Task, Verdict
 from tests.conftest import PATIENCE, descendants, wait_for
 
 PROMPT = "def area(sides):\n"
@@ -93,21 +89,6 @@ def test_loop_runs_on_while_a_long_reply_is_read_and_cancelled(monkeypatch: pyte
 
     asyncio.run(call_off())
     wait_for(lambda: not _interpreters())
-
-
-def test_verdict_on_a_reply_that_is_too_long_is_no_code() -> None:
-    class Unused:
-        name = isolation = ""
-
-    task = Task("T/0", PROMPT, Function("area", "def check(candidate):\n    assert candidate(1) == 1\n"))
-    suite = CodeSuite("mine", "here", (task,))
-
-    async def judged() -> Verdict:
-        return await suite.judge(task, Reply(1, "x" * (LONGEST + 1)), JudgeContext(Unused(), Judging()))  # type: ignore[arg-type]
-
-    verdict = asyncio.run(judged())
-    assert (verdict.verdict, verdict.cause, verdict.program) == ("error", "no_code", None)
-    assert "too long" in verdict.feedback
 
 
 def _interpreters() -> set[int]:

@@ -277,15 +277,6 @@ def test_malformed_sheet_is_told_by_its_line(tmp_path: Path, text: bytes, said: 
     assert said in complaint(f"gsm8k={path}")
 
 
-def test_invalid_or_missing_parquet_is_told(tmp_path: Path) -> None:
-    (tmp_path / "train.parquet").write_text("no")
-
-    assert "can't be read" in complaint(f"gsm8k={tmp_path / 'train.parquet'}")
-    assert "there is no such file or folder" in complaint(f"gsm8k={tmp_path / 'none.jsonl'}")
-    (tmp_path / "empty").mkdir()
-    assert "there is no train, validation or test file" in complaint(f"gsm8k={tmp_path / 'empty'}")
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_absent_dataset_is_one_line_with_licence_and_download(name: str) -> None:
     told = complaint(options=replace(SMALL, demo_datasets=(name,)))
