@@ -121,9 +121,11 @@ def mean_score(results: Iterable[Result], order: Sequence[str] | None = None) ->
     `order` as in `mean_of`.
     """
     scored = [result for result in results if result.score is not None]
-    is_rate = all(result.score == result.success for result in scored)
     values = by_task(scored, lambda result: result.score)
-    return mean_of(values, _RATE if is_rate else _SCORE, clusters_of(scored), order) if values else None
+    if not values:
+        return None
+    is_rate = all(result.score == result.success for result in scored)
+    return mean_of(values, _RATE if is_rate else _SCORE, clusters_of(scored), order)
 
 
 def bounds_of(measure: Measure) -> tuple[float, float] | None:

@@ -93,7 +93,9 @@ def _relation(folder: Path, end: int, own: Path) -> What:
         raise ConflictError(
             f"{own.name}: the journal in {folder} and the one here have different records; both are left unchanged"
         )
-    return "extended" if end > ours else "there already" if end == ours else "behind"
+    if end > ours:
+        return "extended"
+    return "there already" if end == ours else "behind"
 
 
 def _extend(folder: Path, end: int, own: Path) -> What:

@@ -59,7 +59,9 @@ def _instead(name: str, there: Sequence[str]) -> str:
 
     if near := get_close_matches(name, there, 1, _ALIKE):
         return f"; did you mean {near[0]}?"
-    return f"; choose from {', '.join(there[:_SHOWN])}{', …' if len(there) > _SHOWN else ''}" if there else ""
+    if not there:
+        return ""
+    return f"; choose from {', '.join(there[:_SHOWN])}{', …' if len(there) > _SHOWN else ''}"
 
 
 def names_of_others(group: str) -> set[str]:

@@ -55,4 +55,6 @@ class Tally(Generic[K]):
 
 def outcome_of(*, fault: bool, success: object) -> int:
     """The outcome of an experiment."""
-    return FAULTED if fault else PASSED if success else JUDGED
+    if fault:
+        return FAULTED
+    return PASSED if success else JUDGED

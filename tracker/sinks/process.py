@@ -84,7 +84,9 @@ class SinkProcess:
     @property
     def ending(self) -> str:
         """The signal or exit code with which the process failed, if that is known; else empty."""
-        return f" (signal {-self._code})" if self._code < 0 else f" (exit code {self._code})" if self._code else ""
+        if self._code < 0:
+            return f" (signal {-self._code})"
+        return f" (exit code {self._code})" if self._code else ""
 
 
 def wake(results: Path, environ: Mapping[str, str]) -> None:
