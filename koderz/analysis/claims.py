@@ -223,7 +223,11 @@ def _judged(store: Store, of: Claim, evidence: list[Evidence]) -> Event:
     reason = f"was: {was.text}; is: {now.text}{'; the tasks have changed' if other_tasks else ''}"
     is_apart = now.verdict == "rate" and (now.interval[1] < low or now.interval[0] > high)
     is_within = now.n == was.n and low <= now.value <= high
-    state: Any = "fallen" if now.verdict != was.verdict or is_apart else "stands" if is_within else "moved"
+    state: Any = "moved"
+    if now.verdict != was.verdict or is_apart:
+        state = "fallen"
+    elif is_within:
+        state = "stands"
     return Event(state=state, reason=reason, evidence=evidence, outcome=now)
 
 
@@ -235,7 +239,9 @@ def _outcome(store: Store, question: Mapping[str, Any]) -> Outcome:
         if one.arms:
             raise KoderzError(f"the runs share the arms {', '.join(one.arms)}; name the one that is claimed of: --arm")
         text, n = headline(one), one.pairs or one.a_compared.tasks + one.b_compared.tasks
-        verdict = "none" if not one.significant else "worse" if one.worse_by > 0 else "better"
+        verdict = "none"
+        if one.significant:
+            verdict = "worse" if one.worse_by > 0 else "better"
         value, interval, method = one.difference, one.interval_holm, one.interval_holm_method
     else:
         run = _run(store, runs[0])

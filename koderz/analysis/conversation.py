@@ -113,7 +113,9 @@ def chat_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 texts.append(_flat(part))
         if texts or thoughts or calls:
             own = {"reasoning": "\n".join(filter(None, thoughts)), "tool_calls": calls}
-            who = "assistant" if is_own(message) else "system" if role in _OWN else "user"
+            who = "system" if role in _OWN else "user"
+            if is_own(message):
+                who = "assistant"
             yield {"role": who, "content": "\n".join(texts), **(own if who == "assistant" else {})}
 
 

@@ -255,14 +255,15 @@ def _parquet(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
 
 def _unicode(row: Row) -> dict[str, Any]:
     """The row without halves of surrogate pairs, which UTF-8 can't encode."""
-    return {
-        name: value.encode("utf-8", "backslashreplace").decode()
-        if isinstance(value, str)
-        else _json(value)
-        if isinstance(value, dict)
-        else value
-        for name, value in row.items()
-    }
+    encodable: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            encodable[name] = value.encode("utf-8", "backslashreplace").decode()
+        elif isinstance(value, dict):
+            encodable[name] = _json(value)
+        else:
+            encodable[name] = value
+    return encodable
 
 
 def _json(value: Mapping[str, Any]) -> str | None:

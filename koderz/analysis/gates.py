@@ -368,7 +368,9 @@ def alarm_notes(gates: Gates, comparison: Comparison | None) -> Iterator[str]:
 
 
 def _per_cent(rate: float) -> str:
-    return "less than 0.1%" if rate < 0.001 else f"{100 * rate:.1f}%" if rate < 0.1 else f"{100 * rate:.0f}%"
+    if rate < 0.001:
+        return "less than 0.1%"
+    return f"{100 * rate:.1f}%" if rate < 0.1 else f"{100 * rate:.0f}%"
 
 
 def _some(tasks: Sequence[str], what: str = "lost: ") -> str:

@@ -83,13 +83,19 @@ def summed_up(value: float, measure: Measure) -> str:
 
 def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
     """A mean, or a difference of means, as text: `71.3%`, `+4.2 points`, `$0.00120`, `1.25 s`."""
-    sign = ("-" if value < 0 else "+") if signed else "-" if value < 0 else ""
+    plus = "+" if signed else ""
+    sign = "-" if value < 0 else plus
     size = abs(value)
     if measure.two_valued:
         return f"{sign}{100 * size:.1f}{' points' if signed else '%'}"
     if measure.unit == "$":
         return f"{sign}${size:.5f}"
-    digits = f"{size:,.0f}" if size >= 1000 else f"{size:.2f}" if size >= 1 or not size else f"{size:.3g}"
+    if size >= 1000:
+        digits = f"{size:,.0f}"
+    elif size >= 1 or not size:
+        digits = f"{size:.2f}"
+    else:
+        digits = f"{size:.3g}"
     if signed and size < 1:
         digits = digits.ljust(len("0.00"), "0") if "." in digits else digits  # so that signs stand in one column
     return f"{sign}{digits}{f' {measure.unit}' if measure.unit else ''}"

@@ -110,8 +110,8 @@ def _on_clusters(matched: Matched) -> Iterator[str]:
 
 
 def _on_comparability(a: Side, b: Side) -> Iterator[str]:
-    if a.simulated or b.simulated:
-        which = "A and B are" if a.simulated and b.simulated else "A is" if a.simulated else "B is"
+    if simulated := [name for name, side in (("A", a), ("B", b)) if side.simulated]:
+        which = f"{' and '.join(simulated)} {'are' if len(simulated) > 1 else 'is'}"
         yield f"{which} of the SIMULATED model: these figures say nothing about any real one."
     if a.run.generated:
         yield f"GENERATED data, {a.run.generated}: these figures don't belong beside published ones."

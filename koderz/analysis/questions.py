@@ -70,7 +70,9 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{name} {of_name}" for name, of_name in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 def find(store: Store, *, order: str = "newest", limit: int = 10, **chosen: Any) -> Answer:
@@ -108,8 +110,13 @@ def lessons(store: Store, *, limit: int = 10, **chosen: Any) -> Answer:
 
 def _experiment_row(memory: Memory) -> dict[str, Any]:
     facts = memory.metadata
-    is_fault, lesson = facts.get("success") is None, str(facts.get("lesson") or "")
-    word = "fault" if is_fault else "passed" if facts["success"] else facts.get("verdict") or "failed"
+    success, lesson = facts.get("success"), str(facts.get("lesson") or "")
+    if success is None:
+        word = "fault"
+    elif success:
+        word = "passed"
+    else:
+        word = facts.get("verdict") or "failed"
     return {
         "memory": memory.id,
         "experiment_id": facts.get("experiment_id"),
@@ -169,6 +176,7 @@ def best(store: Store, *, by: str | None = None, limit: int = 10, **chosen: Any)
             ranked.sort(key=lambda one: one.side.figures.cost_per_success is None)
             level = [one for one in ranked if one is ranked[0] or spans[one.side][0] <= spans[ranked[0].side][1]]
         sentences.append(_best_sentence(suite, measure, ranked, level, per_success=by == PER_SUCCESS))
+        leading = "best" if len(level) == 1 else "level"
         rows += [
             {
                 "suite": suite,
@@ -181,7 +189,7 @@ def best(store: Store, *, by: str | None = None, limit: int = 10, **chosen: Any)
                 "mean_interval": one.mean.interval,
                 "cost_per_success": one.side.figures.cost_per_success,
                 "cost_per_success_interval": spans[one.side],
-                "verdict": "worse" if one not in level else "best" if len(level) == 1 else "level",
+                "verdict": leading if one in level else "worse",
                 "ranks": list(one.ranks),
                 "runs": sides[one.side][-5:],
                 "simulated": one.side.simulated,

@@ -266,7 +266,9 @@ def import_runs(
     catch_up_runs(importing.changed, settings, quiet=quiet, wait=wait)
     if failed:
         raise failed
-    raise typer.Exit(EXIT_MALFORMED if importing.problems else EXIT_FAULTS if importing.faults else 0)
+    if importing.problems:
+        raise typer.Exit(EXIT_MALFORMED)
+    raise typer.Exit(EXIT_FAULTS if importing.faults else 0)
 
 
 class _Importing:

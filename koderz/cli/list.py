@@ -207,17 +207,17 @@ def _footnotes(rows: Sequence[RunRow], hidden: Sequence[str]) -> Iterator[str]:
 
 def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
     """One row for each arm; columns about the whole run are filled in the first."""
+    model = "SIMULATED" if row.simulated else row.model
+    at_least = "" if row.cost_known else "≥"
     for number, arm in enumerate(row.arms):
         first = number == 0
         yield (
             row.run_id if first else "",
-            ("SIMULATED" if row.simulated else row.model) if first else "",
+            model if first else "",
             row.suite if first else "",
             f"{arm.solver} (SIMULATED)" if arm.simulated and not row.simulated else arm.solver,
             *_summed_up(row, arm),
-            "-"
-            if row.imported and not (row.cost_known or arm.cost)
-            else f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
+            "-" if row.imported and not (row.cost_known or arm.cost) else f"{at_least}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
             _status(row) if first else "",
             (" ".join(f"#{tag}" for tag in row.tags) or "-") if first else "",

@@ -150,7 +150,8 @@ def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) ->
         if name := flags.get(word):
             several = fields[name].about.listed or name in (*_SEVERAL, "roles")
             following = takewhile(lambda word: not word.startswith("-"), words[place + 1 :])
-            values = [value] if equals else [*islice(following, None if fields[name].about.listed else 1)]
+            most = None if fields[name].about.listed else 1
+            values = [value] if equals else [*islice(following, most)]
             found[name] = [*found.get(name, ()), *values] if several else "".join(values)
     defaults = {name: value for name, value in usual.items() if name != "solver" or found.keys().isdisjoint(SOLVING)}
     return schema_here(defaults | found, scope=scope)

@@ -221,7 +221,10 @@ class _Lines:
             if words == self._said.get(sending) or (words == "done" and sending not in self._said):
                 continue
             self._said[sending] = words
-            warn(f"{sending}{f': {words}' if words else '' if status.records else starting}")
+            if words:
+                warn(f"{sending}: {words}")
+            else:
+                warn(sending if status.records else sending + starting)
 
 
 @contextmanager

@@ -101,7 +101,9 @@ class _Column:
         """The two columns as one, the other's cells on a second line."""
 
         def both(first: str, second: str) -> str:
-            return first + (" · " if "\n" in first else "\n  ") + second if second else first
+            if not second:
+                return first
+            return first + (" · " if "\n" in first else "\n  ") + second
 
         return _Column(both(self.head, other.head), [*map(both, self.cells, other.cells)], right=False)
 

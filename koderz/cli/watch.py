@@ -84,7 +84,8 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
             shown = pulse.change
         if not busy or follower.done == plan.planned > follower.recorded:
             break
-        await asyncio.sleep(every or (_AWAY if away else _HERE if is_live() else LINE_EVERY))
+        here = _HERE if is_live() else LINE_EVERY
+        await asyncio.sleep(every or (_AWAY if away else here))
     return _say_end(folder.name, follower, plan.planned)
 
 

@@ -91,12 +91,13 @@ def read_every_eval_ever(path: Path) -> Log:
         models[text(sample.get("model_id"))] = None
         suites[text(sample.get("evaluation_name"))] = None
         is_correct = judged.get("is_correct")
-        value = float(is_correct) if isinstance(is_correct, bool) else None
-        score = number(judged.get("score"))
+        value = number(judged.get("score"))
+        if value is None and isinstance(is_correct, bool):
+            value = float(is_correct)
         rows.append(
             Row(
                 task=text(sample.get("sample_id")),
-                value=None if sample.get("error") else score if score is not None else value,
+                value=None if sample.get("error") else value,
                 error=text(sample.get("error"))[:200] or "no score",
                 tokens_in=count(usage.get("input_tokens")),
                 tokens_out=count(usage.get("output_tokens")),

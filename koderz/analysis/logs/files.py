@@ -116,7 +116,9 @@ def _bounded(file: IO[bytes], most: int, where: str) -> bytes:
 
 def text(value: Any) -> str:
     """A value as text that can be printed and written: names may be numbers, and texts may hold lone surrogates."""
-    found = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return ""
+    found = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return found.encode("utf-8", "replace").decode()
 
 

@@ -94,8 +94,11 @@ def _row(sample: Mapping[str, Any], headline: str) -> Row | None:
     value = values.get(headline, next((v for name, v in values.items() if name.startswith(f"{headline}.")), None))
     error = sample.get("error")
     message = text(table(error).get("message") if isinstance(error, dict) else error).strip()
+    reason = message.partition("\n")[0]
     if message:
         value = None  # as inspect's own figures leave it out, whatever was scored before
+    elif value is None:
+        reason = f"no score by {headline}"
     usage = [table(each) for each in table(sample.get("model_usage")).values()]
     costs = [number(each.get("total_cost")) for each in usage]
     tokens = [[count(each.get(name)) or 0 for each in usage] for name in ("input_tokens", "output_tokens")]
@@ -107,7 +110,7 @@ def _row(sample: Mapping[str, Any], headline: str) -> Row | None:
     return Row(
         task=task,
         value=value,
-        error=message.partition("\n")[0] if message else "" if value is not None else f"no score by {headline}",
+        error=reason,
         metrics={name: each for name, each in values.items() if name != headline},
         answer=text(own["answer"]) if isinstance(own.get("answer"), str) else None,
         note=f"limit: {reached}" if reached else "",

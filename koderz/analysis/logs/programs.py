@@ -18,9 +18,12 @@ def read_evalplus(path: Path) -> Log:
     rows = [row for task, samples in table(document.get("eval")).items() for row in _samples(text(task), samples)]
     is_big = any(row.task.startswith("BigCodeBench") for row in rows)
     has_plus = any(row.metrics for row in rows)
-    name = (
-        "bigcodebench" if is_big else "humaneval" if any(row.task.startswith("HumanEval") for row in rows) else "mbpp"
-    )
+    if is_big:
+        name = "bigcodebench"
+    elif any(row.task.startswith("HumanEval") for row in rows):
+        name = "humaneval"
+    else:
+        name = "mbpp"
     return Log(
         tool="BigCodeBench" if is_big else "EvalPlus",
         suite=name if is_big or not has_plus else f"{name}+",

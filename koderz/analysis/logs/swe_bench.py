@@ -91,7 +91,12 @@ def read_submission(path: Path) -> Log:
     What is listed nowhere wasn't resolved. How many those are is told by `resolved_by_repo.json` beside it, or by the
     split's folder above it. Raises KoderzError where neither does, since no rate can be had without it.
     """
-    folder = path if path.is_dir() else path.parent.parent if path.parent.name == "results" else path.parent
+    if path.is_dir():
+        folder = path
+    elif path.parent.name == "results":
+        folder = path.parent.parent
+    else:
+        folder = path.parent
     place = (
         path
         if path.is_file()

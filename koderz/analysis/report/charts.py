@@ -47,7 +47,9 @@ class Band:
     def side(self) -> str:
         """The direction in which its text extends, so that it stays within the plot."""
         middle = (self.left + self.right) / 2
-        return "start" if middle < 33 else "end" if middle > 67 else "middle"
+        if middle < 33:
+            return "start"
+        return "end" if middle > 67 else "middle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,9 @@ def value_of(entry: Entry, *, priced: bool) -> float:
 
 def amount(value: float, *, priced: bool) -> str:
     """An amount as text: `$0.0012` or `1,280`."""
-    return f"${value:,.3g}" if priced and value >= 0.0001 else f"${value:.2g}" if priced else f"{value:,.0f}"
+    if not priced:
+        return f"{value:,.0f}"
+    return f"${value:,.3g}" if value >= 0.0001 else f"${value:.2g}"
 
 
 def _moment(entry: Entry) -> datetime:

@@ -147,7 +147,9 @@ def _title(view: View) -> str:
 def _subtitle(view: View) -> str:
     runs = view.runs
     days = sorted(run.start_time[:10] for run in runs if run.start_time)
-    when = "" if not days else f" · {days[0]}" if days[0] == days[-1] else f" · {days[0]} to {days[-1]}"
+    when = ""
+    if days:
+        when = f" · {days[0]}" if days[0] == days[-1] else f" · {days[0]} to {days[-1]}"
     suites = ", ".join(dict.fromkeys(run.suite for run in runs))
     named = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     return f"{named} · {suites} · {len(view.rows):,} experiments{when}"
@@ -204,7 +206,9 @@ def _cards(view: View) -> list[Entry]:
 def _head_of_passes(entries: Sequence[Entry]) -> str:
     """The heading above the numbers of passed experiments; empty if none pass or fail."""
     words = {entry.passed for entry in entries} - {""}
-    return words.pop().capitalize() if len(words) == 1 else "Passed" if words else ""
+    if len(words) == 1:
+        return words.pop().capitalize()
+    return "Passed" if words else ""
 
 
 def _coverage(view: View) -> str:

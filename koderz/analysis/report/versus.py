@@ -146,7 +146,7 @@ def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
     size = f"{abs(difference):.1f}"
     if one.is_at_any_stop and one.interval_holm:
         size = " to ".join(f"{limit:.1f}" for limit in sorted(map(abs, one.interval_holm)))
-    verdict = f"{size} points {'better' if difference > 0 else 'worse'}"
+    word, tone = ("better", "good") if difference > 0 else ("worse", "bad")
     none = f"No significant difference ({difference:+.1f} points)"
     if one.completion and one.completion.could_turn:
         faults = one.completion.named("the first", "the second")
@@ -154,8 +154,8 @@ def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
     return Versus(
         a=a,
         b=b,
-        verdict=verdict if one.significant else none,
-        tone=("good" if difference > 0 else "bad") if one.significant else "",
+        verdict=f"{size} points {word}" if one.significant else none,
+        tone=tone if one.significant else "",
         evidence=". ".join(_evidence(one, several=several)) + ".",
         gained=one.gained[:_MOST_TASKS],
         lost=one.lost[:_MOST_TASKS],
