@@ -224,7 +224,9 @@ def _efforts_of(shown: _Shown) -> list[Any]:
         listed = msgspec.convert(shown.thinking, _Thinking).values
     except msgspec.ValidationError:
         listed = None
-    return listed if listed is not None else [False] if "thinking" in (shown.capabilities or ()) else []
+    if listed is not None:
+        return listed
+    return [False] if "thinking" in (shown.capabilities or ()) else []
 
 
 def _embeds(tagged: _Tagged) -> bool:

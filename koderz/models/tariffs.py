@@ -64,8 +64,10 @@ class Tariff(NamedTuple):
     @property
     def source(self) -> str:
         """How a call's cost is known: "own", "free" or "list"."""
+        if self.own:
+            return "own"
         is_free = self.price.input == self.price.output == 0 and self.listed is None
-        return "own" if self.own else "free" if is_free else "list"
+        return "free" if is_free else "list"
 
     def __str__(self) -> str:
         price = self.price

@@ -196,11 +196,12 @@ def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:
     for number, call in enumerate(found):
         function = call.get("function") if isinstance(call, dict) else None
         name, given = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
-        arguments = given if isinstance(given, str) else encode(given if isinstance(given, dict) else {}).decode()
+        if not isinstance(given, str):
+            given = encode(given if isinstance(given, dict) else {}).decode()
         if isinstance(name, str) and name:
             own = call.get("id")
             known = own if isinstance(own, str) and own else f"call_{number}_{secrets.token_hex(6)}"
-            calls.append({"id": known, "type": "function", "function": {"name": name, "arguments": arguments}})
+            calls.append({"id": known, "type": "function", "function": {"name": name, "arguments": given}})
     if found and not (calls or text):
         raise no_answer("it calls a tool without a name")
     return tuple(calls)
@@ -247,9 +248,11 @@ def instead_of(model: str, offered: Sequence[str]) -> str:
     """A hint at models that a server offers instead of one that it lacks: the nearest, and some of all."""
     from difflib import get_close_matches
 
+    if not offered:
+        return "it has none"
     near = get_close_matches(model, offered, n=1)
     some = ", ".join(offered[:_MOST_SHOWN]) + ", …" * (len(offered) > _MOST_SHOWN)
-    return clean(f"did you mean {near[0]}? It has {some}" if near else f"it has {some}" if offered else "it has none")
+    return clean(f"did you mean {near[0]}? It has {some}" if near else f"it has {some}")
 
 
 async def fetched(

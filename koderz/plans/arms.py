@@ -125,7 +125,7 @@ def make_arms(
 
     return tuple(
         Arm(
-            named(arm.name, model) if matrix else solver.name + ("" if len(models) == 1 else f" · {model}"),
+            named(arm.name, model) if matrix else solver.name + f" · {model}" * (len(models) > 1),
             solver,
             _roles(replaced(settings, own), arm, solver, model, others),
             own,

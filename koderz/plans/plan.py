@@ -239,7 +239,7 @@ def following_fields(
         "groups": _groups(subject.tasks),
         "clusters": clusters_of(subject.tasks, alike),
         "notes": notes_on(settings, len(subject.tasks), alike, arms, samples) or (),
-        "asked": [task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
+        "asked": [text and task_digest(text)[:12] for text in asked] if any(asked) else (),
         "apart": tuple(task.id for task in subject.tasks if task.apart),
         "compared": (modes_of(settings.suite) or {}).get("comparative", ()),
         "measures": checked_measures(subject.suite),

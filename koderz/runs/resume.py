@@ -132,19 +132,19 @@ async def resume_run(
         if from_file:
             plan = plan.having(details={**plan.record.details, "base_url_trusted": False})
         if is_over:
-            status = "incomplete" if tracker.tally.faults else "complete" if has_all else DECIDED
+            without_faults = "complete" if has_all else DECIDED
+            status = "incomplete" if tracker.tally.faults else without_faults
             if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
                 await tracker.finish(status)
             # Of faults that `retry` was to try again there are none; `resume` leaves the run with those it has.
             ended = SessionEnd(status if way.how == "resume" else "complete", NOTHING_TO_DO)
             return close(plan, tracker, ended, start_sinks(plan, folder, environ), environ)
         require_able(plan)
-        observer = observer or NullObserver()
         return await carry_on(
             plan,
             tracker,
             way.replaying(),
-            observer,
+            observer or NullObserver(),
             environ,
             how=way.how,
             changes=recordable(given),

@@ -135,8 +135,10 @@ def _setup() -> str | None:
 
 def _uv() -> str | None:
     """The word that calls uv: its name, else its path beside Python; None if it is in neither place."""
+    if shutil.which("uv"):
+        return "uv"
     beside = Path(sys.executable).with_name("uv")
-    return "uv" if shutil.which("uv") else str(beside) if os.access(beside, os.X_OK) else None
+    return str(beside) if os.access(beside, os.X_OK) else None
 
 
 def _distribution(name: str = _NAME) -> Distribution | None:
@@ -155,7 +157,9 @@ def _source() -> _Source | None:
     found = _distribution()
     text = found.read_text("direct_url.json") if found else None
     if text is None:
-        return _Source(_NAME) if found else _Source(str(_CHECKOUT)) if (_CHECKOUT / "pyproject.toml").exists() else None
+        if found:
+            return _Source(_NAME)
+        return _Source(str(_CHECKOUT)) if (_CHECKOUT / "pyproject.toml").exists() else None
     origin = json.loads(text)
     url = str(origin["url"]).replace(" ", "%20")
     if vcs := origin.get("vcs_info"):

@@ -29,11 +29,14 @@ def about_suite(settings: Settings) -> dict[str, Any]:
         problem = str(error)
     published = (suite or kind).publication
     dataset = settings.dataset or added_dataset(name)
+    source = str(dataset) if dataset else None
+    if suite and not dataset:
+        source = suite.source
     return {
         "name": name,
         "about": ((type(suite) if suite else kind).__doc__ or "").partition("\n")[0],
         "tasks": len(suite.tasks) if suite else None,
-        "dataset": str(dataset) if dataset else suite.source if suite else None,
+        "dataset": source,
         "file": file_state(suite) if suite else "none",
         "licence": published.licence if published else None,
         "place": published.place if published else None,

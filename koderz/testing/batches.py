@@ -184,8 +184,9 @@ class BatchServer(ModelServer):
                     self.paid.append(name)
             batch.results.append((name, outcome, sent))
         self._random.shuffle(batch.results)
-        expired = all_done and any(outcome == "expired" for _, outcome, _ in batch.results)
-        batch.state = "ended" if batch.style == "anthropic" else "expired" if expired else state
+        if all_done and any(outcome == "expired" for _, outcome, _ in batch.results):
+            state = "expired"
+        batch.state = "ended" if batch.style == "anthropic" else state
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         style = "anthropic" if "messages" in request.path else "openai"

@@ -221,7 +221,8 @@ def _watch(child: int, control: socket.socket, cpu: float, *, yields: bool) -> b
     judge.register(control, select.POLLIN)
     left, overdue = cpu, False
     while True:
-        if judge.poll(None if overdue else max(1.0, 1000 * (min(left, YIELDING_SECONDS) if yields else left))):
+        seconds = min(left, YIELDING_SECONDS) if yields else left
+        if judge.poll(None if overdue else max(1.0, 1000 * seconds)):
             if control.recv(1) != USED:
                 return overdue
             control.sendall(SECONDS.pack(limits.cpu_seconds(child)))

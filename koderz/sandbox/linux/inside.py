@@ -299,7 +299,9 @@ def _excess(setup: Setup) -> str:
         if process.isdigit() and process != "1":
             used, threads = _used(process)
             memory, tasks = memory + used, tasks + threads
-    return "memory" if memory > setup.memory else "processes" if tasks > setup.processes else ""
+    if memory > setup.memory:
+        return "memory"
+    return "processes" if tasks > setup.processes else ""
 
 
 def _used(process: str) -> tuple[int, int]:

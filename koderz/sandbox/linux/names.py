@@ -180,8 +180,11 @@ class Names:
         """`kill` and the like: a judged process reaches judged ones alone."""
         process, target = self._rules.of(call[1]), ctypes.c_int(call[2][0]).value
         if process.judged and self._rules.guards_signals:
-            group = os.getpgid(process.number) if target == 0 else -target
-            reached = [target] if target > 0 else [] if target == -1 else [*callers.members(group)]
+            if target > 0:
+                reached = [target]
+            else:
+                group = os.getpgid(process.number) if target == 0 else -target
+                reached = [] if target == -1 else [*callers.members(group)]
             if target == -1 or not all(self.is_judged(each) for each in reached):
                 raise Refusal(errno.EPERM, "signal the verifier")
         return False

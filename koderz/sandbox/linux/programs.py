@@ -112,7 +112,9 @@ class Starting:
 
     def source(self) -> str:
         """The pipe, or what else is open already, that it takes its script from; empty where that is a file."""
-        word = self._script_word() if self._is_interpreter else "-" if self.name in _FROM_INPUT else None
+        word = "-" if self.name in _FROM_INPUT else None
+        if self._is_interpreter:
+            word = self._script_word()
         if word is None and any(each in ("-", "/dev/stdin") for each in self._option_words()):
             word = "-"
         if word in ("-", "/dev/stdin"):

@@ -282,8 +282,9 @@ class Local:
         return [*bubblewrap(self._bubblewrap, entries), python.executable, *boot[1:]]
 
     def _setup(self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool) -> Setup:
-        limits = wanted.limits
-        entries = root.entries(wanted, place) if root else _entries(wanted, place) if own else []
+        limits, tree = wanted.limits, ("/" if root else wanted.checkout)
+        own_entries = _entries(wanted, place) if own and not root else []
+        entries = root.entries(wanted, place) if root else own_entries
         usual = userland.environment(with_python=wanted.python) | dict(wanted.variables)
         environment = root.environment(wanted) if root else usual
         writable = [HOME, environment["HOME"], "/tmp", "/dev", *(m.target for m in wanted.mounts if m.writable)]  # noqa: S108
@@ -297,7 +298,7 @@ class Local:
             overlay=root.overlay if root else [],
             hosted=root.hosted if root else [],
             user=[root.account.user, root.account.group] if root else [],
-            writable=writable if wanted.read_only else [*writable, "/" if root else wanted.checkout],
+            writable=writable if wanted.read_only else [*writable, tree],
             memory=limits.memory_mb << 20,
             processes=limits.processes,
             file=limits.disk_mb << 20,

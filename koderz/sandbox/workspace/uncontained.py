@@ -63,8 +63,9 @@ class Uncontained:
         watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
         try:
             await asyncio.wait([ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-            cause = "" if ended.done() else "disk" if watching.done() else "timeout"
-            if cause:
+            cause = ""
+            if not ended.done():
+                cause = "disk" if watching.done() else "timeout"
                 _signal(process.pid, signal.SIGTERM)
                 await asyncio.wait([ended], timeout=limits.grace)
         finally:
