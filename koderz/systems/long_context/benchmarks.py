@@ -203,7 +203,9 @@ def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:
 def _files(folder: Path) -> Path | None:
     """The folder, or the only file in it; None if it is empty."""
     files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(ENDINGS)] if folder.is_dir() else []
-    return files[0] if len(files) == 1 else folder if files else None
+    if len(files) == 1:
+        return files[0]
+    return folder if files else None
 
 
 def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:

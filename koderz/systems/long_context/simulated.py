@@ -68,7 +68,9 @@ class Player:
         if question is None:
             return _CHILD if len(messages) == 2 else "FINAL_VAR(found)"
         turn = sum(message["role"] == "assistant" for message in messages)
-        return _LOOK.format(question=question[1]) if not turn else self.search if turn == 1 else _FOUND
+        if turn == 0:
+            return _LOOK.format(question=question[1])
+        return self.search if turn == 1 else _FOUND
 
     def reply(self, messages: Sequence[Message], sampling: Any) -> str:
         """A reply that holds each expected answer with a chance that falls with the prompt's length."""

@@ -155,7 +155,9 @@ def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None
 
 def _models(names: Sequence[str]) -> dict[str, Any]:
     found = [word for text in names for word in text.replace(",", " ").split()]
-    return {"local_model": found[0], **({"models": found} if len(found) > 1 else {})} if found else {}
+    if not found:
+        return {}
+    return {"local_model": found[0], **({"models": found} if len(found) > 1 else {})}
 
 
 def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, modal: bool) -> dict[str, Any]:

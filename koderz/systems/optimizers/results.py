@@ -216,7 +216,11 @@ def _scores(task: Mapping[str, Any]) -> Iterator[str]:
         line = f"      {name}: {score:.3f}"
         if start is not None:
             gain = score - start
-            arrow = "↑" if gain > 0 else "↓" if gain < 0 else "="
+            arrow = "="
+            if gain > 0:
+                arrow = "↑"
+            elif gain < 0:
+                arrow = "↓"
             share = f" / {100 * gain / start:+.1f}%" if start else ""
             line = f"      {name}: {start:.3f} → {score:.3f} ({arrow} {gain:+.3f}{share})"
         line += f", n = {size}" if size else ""

@@ -209,7 +209,8 @@ def run(
     wanted = [task.id for task in chosen]
     suite.require_repositories(wanted)
     given = {**front.values, "problems": tuple(wanted)}
-    arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]
+    alone = "baseline" if baseline else mode
+    arms = [alone] if alone else ["baseline", "human", "agent"]
     agents: list[Agent] = []
     if "agent" in arms:
         more, agents = _agents(settings, agent_type or (), known, wanted)

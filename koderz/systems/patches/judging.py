@@ -41,13 +41,16 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         status, why, hack, log, blocks = "test_failed", wrong, last.hack, last.log, blocks[:-1]
     finding = finding_of(blocks, arm, rule, measured.metrics) if blocks else None
     hack = hack or (finding.hack if finding else "")
-    opt = "not" if status != "passed" else finding.opt if finding else "inconclusive"
+    opt = "not"
+    if status == "passed":
+        opt = finding.opt if finding else "inconclusive"
     if status == "passed" and finding and not measured.stopped and is_noise(finding, arm, len(blocks)):
         off = 100 * abs(finding.speedups["aa"].value - 1)
         raise Fault(
             f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do", cause="noise"
         )
     success = status == "passed" and opt == "opt"
+    cause = opt if status == "passed" else status
     review = review_of(finding) if finding and status == "passed" and arm == "agent" else ""
     if review and measured.inputs == "fixed":
         review += ", on inputs that are the same in each block"
@@ -68,7 +71,7 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         facts |= {"metric": finding.metric, "iso": dict(finding.iso) if status == "passed" else {}}
     return Verdict(
         "passed" if success else "failed",
-        "" if success else opt if status == "passed" else status,
+        "" if success else cause,
         _feedback(finding, status, opt, why, arm),
         why,
         measured.patch if arm == "agent" else None,

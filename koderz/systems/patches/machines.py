@@ -160,7 +160,9 @@ class Machine:
 
     def install(self, task: PerfTask) -> tuple[str, ...]:
         """The commands that install a tree of a task."""
-        return self.commands if self.python else () if self.package else task.install
+        if self.python:
+            return self.commands
+        return () if self.package else task.install
 
     def images(self, task: PerfTask) -> list[Image | str | None]:
         """The images that it needs; None stands for the default one."""
@@ -178,7 +180,9 @@ class Machine:
         if self.python:
             return f"{task} runs on {self.python}"
         where = " and ".join(dict.fromkeys(filter(None, (self.base, self.human))))
-        return f"{task} runs in {where}{f' on {self.gpu}' if self.gpu else ''}" if where else ""
+        if not where:
+            return ""
+        return f"{task} runs in {where}{f' on {self.gpu}' if self.gpu else ''}"
 
 
 class TasksRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -157,7 +157,8 @@ def _server(command: str, model: str) -> tuple[str, ...]:
 def _of_server(flags: dict[str, list[str]], *, sglang: bool) -> Iterator[str]:
     for flag, theirs in _OF_SERVERS.items():
         if flag in flags:
-            yield theirs if sglang else "--tensor-parallel-size" if theirs == "--tp" else flag
+            of_vllm = "--tensor-parallel-size" if theirs == "--tp" else flag
+            yield theirs if sglang else of_vllm
             yield from flags[flag]
 
 

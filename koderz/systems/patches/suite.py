@@ -246,7 +246,8 @@ async def with_review(verdict: Verdict, task: PerfTask, patch: str, ask: Callabl
         "approach": approach if approach in _APPROACHES else None,
         "reasoning": why if isinstance(why, str) else "",
     }
-    quadrant = QUADRANTS[(0 if right else 2) if is_faster(verdict) else (1 if right else 3)]
+    if_faster, otherwise = QUADRANTS[:2] if right else QUADRANTS[2:]
+    quadrant = if_faster if is_faster(verdict) else otherwise
     return replace(verdict, facts={**verdict.facts, "review": review, "quadrant": quadrant})
 
 

@@ -112,7 +112,8 @@ def _values(plan: Plan, ended: Experiment | Fault) -> dict[str, Any]:
     if isinstance(ended, Fault):
         return {}
     headline = plan.headline or PASSING
-    passed = {_PASSED: "C" if ended.success else "I"} if headline.passed else {}
+    grade = "C" if ended.success else "I"
+    passed = {_PASSED: grade} if headline.passed else {}
     score = {} if ended.score is None else {"score": ended.score}
     found = {**(ended.metrics or {}), **score, **passed}
     first = _PASSED if passed else headline.measure

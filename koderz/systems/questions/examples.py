@@ -114,6 +114,8 @@ def _judgement(system: str, shown: str, mark: str) -> str:
     right = texts.get("Right answer") or texts.get("Right answers", "")
     reply = squad_normalised(texts.get("Reply", ""))
     is_right = any(squad_normalised(each) in reply for each in right.splitlines() if squad_normalised(each))
-    if "the letter A, B or C" in system:
-        return "A" if is_right else "C" if "rather not" in reply else "B"
-    return json.dumps({"mark": mark, "reason": "simulated", "score": float(is_right)})
+    if "the letter A, B or C" not in system:
+        return json.dumps({"mark": mark, "reason": "simulated", "score": float(is_right)})
+    if is_right:
+        return "A"
+    return "C" if "rather not" in reply else "B"

@@ -126,8 +126,9 @@ class Pattern(ReadingRule):
     pattern: str = field(kw_only=True)
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
-        found = re.search(self.pattern, reply)
-        answer = (found[1] if found.re.groups else found[0]) if found else None
+        answer = None
+        if found := re.search(self.pattern, reply):
+            answer = found[1] if found.re.groups else found[0]
         if answer is None or not answer.strip():
             return nothing_read("the pattern finds no answer in the reply")
         return compared(answer.strip(), any(_same(answer, target) for target in question.targets), question)

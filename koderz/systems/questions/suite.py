@@ -162,7 +162,9 @@ class QuestionSuite(Suite):
 
     def _examples(self, questions: Sequence[Question], seed: int) -> Examples:
         place = self._options.few_shot_from
-        count = self._options.few_shot if self._options.few_shot is not None else _SHOTS if place else 0
+        count = self._options.few_shot
+        if count is None:
+            count = _SHOTS if place else 0
         pool = self.pool(place) if place and count else questions
         source = str(place) if place else "the dataset"
         drawn = None if self.takes_first else seed

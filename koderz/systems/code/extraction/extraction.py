@@ -50,7 +50,9 @@ def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason:
             return found
     answer, unfinished = split_reasoning(text)
     found = _extract(search, answer, entry_point, finish_reason)
-    cut = "length" if finish_reason == "length" else "refused" if finish_reason in _REFUSING else ""
+    cut = "refused" if finish_reason in _REFUSING else ""
+    if finish_reason == "length":
+        cut = "length"
     if cut and not found.cause and _extract(search, _settled(answer), entry_point, finish_reason).cause:
         return Extraction(None, cut)
     if found.cause and unfinished and finish_reason != "length":

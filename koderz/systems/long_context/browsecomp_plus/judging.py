@@ -63,9 +63,11 @@ class JudgePrompt:
     def _pattern(self) -> re.Pattern[str]:
         pattern, seen = "", set()
         for number, piece in enumerate(_PLACES.split(Template(self.text.strip()).safe_substitute())):
-            known = number % 2 and piece in seen
-            pattern += f"(?P={piece})" if known else f"(?P<{piece}>.*)" if number % 2 else re.escape(piece)
-            seen |= {piece} if number % 2 else set()
+            if number % 2:
+                pattern += f"(?P={piece})" if piece in seen else f"(?P<{piece}>.*)"
+                seen.add(piece)
+            else:
+                pattern += re.escape(piece)
         return re.compile(pattern, re.DOTALL)
 
 

@@ -61,7 +61,9 @@ class NeedlesFamily:
 
     def __init__(self, task: Needles, frame: Frame, essay: Sequence[str] = ()) -> None:
         """`essay`: the words of the haystack if it is one."""
-        step = 500 if task.haystack == "essay" else 25 if frame.max_length >= 4096 else 5
+        step = 25 if frame.max_length >= 4096 else 5
+        if task.haystack == "essay":
+            step = 500
         self._task, self._essay = task, essay
         self._frame = replace(frame, step=step, room=frame.max_length - TOKENS_TO_GENERATE)
         self._draws = Draws(frame.seed, quick=frame.measured)

@@ -83,12 +83,16 @@ class Material:
 
     def digest_of(self, task: str) -> str:
         """A digest of the files that a task is made of."""
-        needs_essay = task in NEEDLES and NEEDLES[task].haystack == "essay"
-        path = self.haystack if needs_essay else self.qa_data if task in READERS else None
+        if task in NEEDLES and NEEDLES[task].haystack == "essay":
+            path, flag = self.haystack, "--haystack"
+        elif task in READERS:
+            path, flag = self.qa_data, "--qa-data"
+        else:
+            return ""
         if path is None:
             return ""
         if path not in self._digests:
-            data = self.file(path, "--haystack" if needs_essay else "--qa-data")
+            data = self.file(path, flag)
             self._digests[path] = hashlib.sha256(data).hexdigest()
         return self._digests[path]
 

@@ -273,7 +273,9 @@ def claim(gain: Gain, p_adjusted: float | None, adjusted: tuple[Interval, str] |
     (low, high), _ = adjusted
     if gain.about == "prompts":
         better, worse = BETTER_PROMPTS, WORSE_PROMPTS
-    return better if low > 0 else worse if high < 0 else "no evidence"
+    if low > 0:
+        return better
+    return worse if high < 0 else "no evidence"
 
 
 def _seed(group: _Group, search: Search) -> dict[str, Any]:

@@ -60,8 +60,10 @@ class OptimizerPart(Part):
         for line in story:
             trial.fold(line)
         prompt = "\n".join(f"{message['role']}: {text_of(message)}" for message in trial.prompt)
+        if not prompt:
+            return ""
         cut = prompt.encode("utf-8", "replace")[:_REMEMBERED].decode("utf-8", "ignore")
-        return f"Prompt:\n{cut}{'' if cut == prompt else ' …'}" if prompt else ""
+        return f"Prompt:\n{cut}{'' if cut == prompt else ' …'}"
 
     def steps(self, story: Sequence[records.Record]) -> Iterator[Step]:
         """The candidates of a search in the order of their first scoring, each with its means but without items."""

@@ -99,7 +99,9 @@ def _placed(rows: Sequence[GainRow]) -> Iterator[str]:
     for gain, level in groupby(sorted(rows, key=_over_random, reverse=True), lambda row: round(_over_random(row), 3)):
         *others, last = [row.optimizer for row in level]
         who = f"{', '.join(others)} and {last} are" if others else f"{last} is"
-        yield f"{who} {f'{abs(gain):.3f} ' + ('above' if gain > 0 else 'below') if gain else 'level with'} {than}"
+        side = "above" if gain > 0 else "below"
+        where = f"{abs(gain):.3f} {side}" if gain else "level with"
+        yield f"{who} {where} {than}"
         than = "it"
 
 

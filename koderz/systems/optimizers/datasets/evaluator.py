@@ -232,7 +232,9 @@ class Evaluator:
         self, winner: Candidate, validation: Mapping[str, float], test: Scored | None, reason: str
     ) -> Verdict:
         counts, is_kept = self._counts, winner == self.initial
-        word = "baseline" if not reason else "kept" if is_kept else "selected"
+        word = "baseline"
+        if reason:
+            word = "kept" if is_kept else "selected"
         unread = await self._unread(winner) if test else None
         await self._once("result", {
             "winner": winner.digest,

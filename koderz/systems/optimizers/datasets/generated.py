@@ -69,13 +69,14 @@ _LESS = ("{a} gives {n} {thing} to {b}.", "{a} loses {n} {thing} on the way.", "
 _TIMES = ("Over the year the {thing} that {a} has become {n} times as many.", "{a} swaps each of the {thing} for {n}.")
 _PRICE = "Each of the {thing} is sold for {n} dollars."
 _PARTS = ("{a} shares the {thing} equally among {n} boxes and keeps one box.",)
+_STEPS = {"chain": (5, 8), "distractor": (1, 7), "rate": (1, 4), "share": (1, 4)}  # the fewest and the most
 
 
 def _arithmetic(draw: random.Random, number: int) -> Item:
     """A story of one to eight steps; a third of them have an irrelevant number."""
     kind = "distractor" if number % 3 == 0 else draw.choice(("chain", "rate", "share"))
     words = dict(zip("ab", draw.sample(_NAMES, 2), strict=True)) | {"thing": draw.choice(_THINGS)}
-    count = draw.randint(5, 8) if kind == "chain" else draw.randint(1, 7 if kind == "distractor" else 4)
+    count = draw.randint(*_STEPS[kind])
     value = draw.randint(12, 96)
     told, steps = ["{a} has {n} {thing}.".format(**words, n=value)], list[str]()
     for place in range(count):

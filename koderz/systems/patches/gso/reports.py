@@ -290,10 +290,10 @@ def _graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
 
     means: dict[str, list[Any]] = {side: [np.mean(each) for each in times[side] or ()] for side in SIDES}
     mean: dict[str, Any] = {side: np.mean(each) if each else None for side, each in means.items()}
-    spread = {side: (np.std(each, ddof=1) if len(each) > 1 else 0.0) if each else None for side, each in means.items()}
     time_stats: dict[str, Any] = {}
-    for side in SIDES:
-        time_stats |= {f"{side}_mean": mean[side], f"{side}_std": spread[side]}
+    for side, each in means.items():
+        spread = np.std(each, ddof=1) if len(each) > 1 else 0.0
+        time_stats |= {f"{side}_mean": mean[side], f"{side}_std": spread if each else None}
     compared = {
         pair: _compared(mean[x], mean[y], means[x], means[y])
         for pair, x, y in (

@@ -102,7 +102,8 @@ class Bench:
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
-        work = Services if task.service else Scripts if task.conventions.published else Workloads
+        without_server = Scripts if task.conventions.published else Workloads
+        work = Services if task.service else without_server
         self._work: TaskWork = work(task, trees.on(task), seconds)
         self._patched: dict[str, Path] = {}  # by patch
         self._count = self._made = 0  # what was to be measured, and the blocks that were made here

@@ -93,7 +93,9 @@ def _points(blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: s
 
     def change(before: str, name: str) -> float:
         old, new = (fmean(block.legs[leg].figures.get(name, 0.0) for block in blocks) for leg in (before, arm))
-        return 0.0 if not old else (old - new if is_lower(name) else new - old) / old
+        if not old:
+            return 0.0
+        return (old - new if is_lower(name) else new - old) / old
 
     points: dict[str, Any] = {
         "metric": metric,
@@ -102,7 +104,11 @@ def _points(blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: s
     }
     if arm == "agent":
         gain = change("human", metric)
-        points["against_human"] = "beats" if gain > _SIMILAR else "worse" if gain < -_SIMILAR else "similar"
+        points["against_human"] = "similar"
+        if gain > _SIMILAR:
+            points["against_human"] = "beats"
+        elif gain < -_SIMILAR:
+            points["against_human"] = "worse"
     return points
 
 

@@ -342,7 +342,10 @@ def _seeds(tree: ast.AST) -> Iterator[ast.Constant]:
 
 def _name(node: ast.expr) -> str:
     """The last part of a dotted name."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def _is_seed(name: str | None) -> bool:
