@@ -47,6 +47,16 @@ def test_functions_are_at_most_60_lines() -> None:
     assert not long
 
 
+def test_conditional_expressions_hold_no_other() -> None:
+    nested = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.IfExp) and sum(isinstance(each, ast.IfExp) for each in ast.walk(node)) > 1
+    ]
+    assert not nested
+
+
 def test_modules_directly_in_koderz_are_few() -> None:
     found = [path.name for path in (ROOT / "koderz").glob("*.py")]
     assert 0 < len(found) <= MOST_MODULES

@@ -238,7 +238,10 @@ def _servers(said: str, base: Path) -> Iterator[Addition]:
         files: dict[str, Path] = {}
         for word, place in named.items():
             inner = f"{name}/{_inner(word)}"
-            files |= _below(place, f"{inner}/" if inner != f"{name}/" else inner) if place.is_dir() else {inner: place}
+            if place.is_dir():
+                files |= _below(place, inner if inner == f"{name}/" else f"{inner}/")
+            else:
+                files[inner] = place
         yield _kept("mcp", name, files, server, {word: _inner(word) for word in named})
 
 
@@ -304,7 +307,9 @@ def _named(server: Mapping[str, Any], beside: Path) -> dict[str, Path]:
 def _inner(word: str) -> str:
     """The path below a server's folder of what an argument names; of what lies elsewhere its name alone."""
     path = os.path.normpath(word)
-    return Path(path).name if path.startswith(("/", "..")) else "" if path == "." else path
+    if path.startswith(("/", "..")):
+        return Path(path).name
+    return "" if path == "." else path
 
 
 def _kept(

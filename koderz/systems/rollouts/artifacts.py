@@ -215,9 +215,12 @@ def keep(collected: Collected, destinations: Mapping[str, str], folder: Path) ->
     manifest = list[dict[str, str]]()
     for source, destination in destinations.items():
         packed, target = collected.archives.get(source), folder / destination
-        is_taken = any(destination == each["destination"] for each in manifest)
-        status = "missing" if packed is None else "skipped" if is_taken else "collected"
-        if packed is not None and not is_taken:
+        if packed is None:
+            status = "missing"
+        elif any(destination == each["destination"] for each in manifest):
+            status = "skipped"
+        else:
+            status = "collected"
             with scratch() as own:
                 unpack(packed, own / "all", source)
                 below = own / "all" / PurePosixPath(source.rstrip("/")).name

@@ -32,7 +32,9 @@ class Checked:
         """The task's state: `sound`, `unsound`, `unprepared`, or `unclear` if the sandbox can't tell."""
         if not self.is_decided:
             return "unclear"
-        return ("unsound" if self.wrong else "sound") if self.is_prepared else "unprepared"
+        if not self.is_prepared:
+            return "unprepared"
+        return "unsound" if self.wrong else "sound"
 
 
 async def check_tasks(

@@ -270,7 +270,9 @@ def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, An
 def _read(path: Path, text: str, number: int, key: str, value: object, table: str = "tasks") -> Any:
     """The value of a key in the entry with this number; 0: of all. Raises KoderzError for an invalid one."""
     where = _where(path, text, number, key, table)
-    known = {"name", *KINDS} if table == "arms" else _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
+    known: Collection[str] = _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
+    if table == "arms":
+        known = {"name", *KINDS}
     if key not in known:
         near = difflib.get_close_matches(key, known if table == "arms" else _KINDS, 1)
         meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"

@@ -295,15 +295,15 @@ def _results(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Outco
         for record in story
         if isinstance(record, Once) and record.name in _WHOLE_AGENTS and isinstance(record.value, dict)
     ]
-    statuses = [each["status"] for each in worked]
     started = launched(outcome)["launch_rc"] == 0
+    statuses = [0 if started else None, *(each["status"] for each in worked)]
     first = story[0]
     waited = first.latency if isinstance(first, Call) else 0.0
     begun = datetime.fromisoformat(first.time).timestamp() - waited
     return {
         "run_id": run_id,
         "task_dir": run.task_dir,
-        "exit_code": statuses[-1] if statuses else 0 if started else None,
+        "exit_code": statuses[-1],
         "start_time": _utc(datetime.fromtimestamp(begun).isoformat()),
         "end_time": _utc(outcome.time),
         "agent": outcome.solver.removeprefix("agent:"),

@@ -122,7 +122,9 @@ async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.
     judged = await _judge_of(instance, store, backend).judge(instance, diff)
     report, resolved = judged.report, bool(judged.report["resolved"])
     rewards, as_published = {"resolved": float(resolved)}, bool(report["published"]["resolved"])
-    cause = "" if resolved else "tampering" if as_published else "tests"
+    cause = ""
+    if not resolved:
+        cause = "tampering" if as_published else "tests"
     return Graded(
         rewarded(task, rewards),
         (ScriptResult("eval.sh", resolved, judged.log, cause),),

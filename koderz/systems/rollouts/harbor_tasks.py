@@ -152,7 +152,11 @@ class _Reader:
             solution=folder / "solution/solve.sh",
         )
         upload = folder / "workdir"
-        limits = least if isinstance(least, Mapping) else {} if least is None else {"reward": least}
+        limits: Mapping[str, float] = {}
+        if isinstance(least, Mapping):
+            limits = least
+        elif least is not None:
+            limits = {"reward": least}
         return Stage(step.name, own, upload if upload.is_dir() else None, limits)
 
     def _verifier(self, table: VerifierTable, step: StepTable | None) -> Verifier:

@@ -100,8 +100,10 @@ def _names(node: ast.expr) -> list[str]:
 
 
 def _called(call: ast.Call) -> str:
-    named = call.func
-    return named.attr if isinstance(named, ast.Attribute) else named.id if isinstance(named, ast.Name) else ""
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -112,7 +112,9 @@ def _plain(words: Iterable[str], with_value: tuple[str, ...]) -> Iterator[str]:
 
 
 def _image(name: str, making: Making, *, is_base: bool) -> Wanted:
-    return Wanted("image", name, "yes" if making.find(name) else "host" if is_base and making.has_host else "no")
+    if making.find(name):
+        return Wanted("image", name, "yes")
+    return Wanted("image", name, "host" if is_base and making.has_host else "no")
 
 
 class _AtHand:

@@ -221,8 +221,10 @@ class ScriptReader:
 
 
 def _name(call: ast.Call) -> str:
-    called = call.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def _is_never_empty(node: ast.expr) -> bool:

@@ -120,7 +120,8 @@ class RolloutsScreen(SessionScreen):
         about = self._about
         if self._says:
             is_whole, line = completed(self._ended, len(about.runs))
-            say(line if self._verbose else f"{'✓' if is_whole else '✗'} {line}")
+            mark = "✓" if is_whole else "✗"
+            say(line if self._verbose else f"{mark} {line}")
             index = Path(about.data, "rollouts/temp", f"rollout_{about.name}__{about.stamp}.json")
             say(f"[rollouts] temp index: {index}")
             say()

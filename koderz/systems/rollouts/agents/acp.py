@@ -93,7 +93,9 @@ class AcpAgent:
             return Package(str(place), (str(place.parents[1]), str(python.parents[1]), *files))
         program, node = place.resolve(), shutil.which("node")
         packages = [str(folder) for folder in program.parents if folder.name == "node_modules"]
-        own = [packages[-1], *([str(Path(node).resolve())] if node else [])] if packages else [str(program)]
+        own = [packages[-1] if packages else str(program)]
+        if packages and node:
+            own.append(str(Path(node).resolve()))
         return Package(str(program), (*own, *files))
 
     def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:

@@ -213,7 +213,11 @@ async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: floa
         return action.wrong
     if action.tool:
         done = await workspace.call(action.tool, action.arguments, seconds)
-        ended = f"ended for its {done['cause']} limit" if done["cause"] else "error" if done["status"] else ""
+        ended = ""
+        if done["cause"]:
+            ended = f"ended for its {done['cause']} limit"
+        elif done["status"]:
+            ended = "error"
         return "\n".join(filter(None, [done["output"].rstrip(), ended and f"[{ended}]"]))
     if not action.command:
         done = await workspace.edit(action.path, action.old, action.new)

@@ -113,8 +113,10 @@ class Verdict:
         told = [f"{counted(len(each), 'task')}: {named_tasks(each)}" for each in (self.gained, self.lost)]
         yield f"Gained {told[0] if self.gained else 'none'}. Lost {told[1] if self.lost else 'none'}."
         more = {name: getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")}
-        cost = None if self.a.cost is None or self.b.cost is None else self.b.cost - self.a.cost
-        price = "unknown, since a price is" if cost is None else f"{'-' if cost < 0 else '+'}${abs(cost):.4f}"
+        price = "unknown, since a price is"
+        if self.a.cost is not None and self.b.cost is not None:
+            cost = self.b.cost - self.a.cost
+            price = f"{'-' if cost < 0 else '+'}${abs(cost):.4f}"
         averages = "time {seconds:+.1f} s, turns {turns:+.1f}, tokens {tokens:+,.0f}".format(**more)
         yield f"Cost {price} a rollout, {averages}: averages, of which nothing is claimed."
 
