@@ -64,7 +64,7 @@ class Recording:
     While code runs again that is on record (`cell`) and waits for nothing, it may yet ask, however long it takes.
     """
 
-    def __init__(self, recorded: Sequence[Record], *, strict: bool = True) -> None:
+    def __init__(self, recorded: Sequence[Record], *, strict: bool) -> None:
         self.diverged = False
         keyed = _keyed(recorded)
         self._due = dict(keyed)  # what was recorded before a verdict was made anew is stale

@@ -24,6 +24,7 @@ from koderz_tracker.rates import (
     beta_quantile,
     effective_size,
     freedom_of,
+    is_share,
     mean_interval,
     pass_at_k,
     pass_at_k_interval,
@@ -287,3 +288,11 @@ def test_intervals_that_hold_together_are_clopper_and_pearsons_of_rates() -> Non
 def test_students_quantile_is_exact_far_out(freedom: int) -> None:
     for z in (2.5, 3.1, 4.0):
         assert student(z, freedom) == pytest.approx(t.isf(norm.sf(z), freedom), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("passed", "of", "share", "found"),
+    [(2, 3, 0.67, True), (66, 100, 0.67, False), (999, 1000, 1.0, False), (1000, 1000, 1.0, True), (0, 5, 0.0, True)],
+)
+def test_share_is_as_exact_as_two_digits_and_one_is_all(passed: int, of: int, share: float, *, found: bool) -> None:
+    assert is_share(passed, of, share) == found

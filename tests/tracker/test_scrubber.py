@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koderz.testing import a_plan
 from koderz_tracker import credentials
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Arm, Attempt, Call, Plan
-from koderz_tracker.scrubber import KEY_VARIABLES, Scrubber, fits, secret_variables, secrets_of
+from koderz_tracker.scrubber import KEY_VARIABLES, Scrubber, fits, scrubber_of, secret_variables, secrets_of
 from tests.tracker.secrets import NAMED, SECRETS, drawn
 
 SCRUBBER = Scrubber(
@@ -274,7 +275,7 @@ def test_first_half_of_a_value_is_secret_from_sixteen_characters(value: str, hal
 def test_values_of_named_variables_are_secret_in_every_form() -> None:
     scrubber = Scrubber({"GATEWAY": 'pa ss/wo"rd', "PATH": "/usr/bin:/bin"}, variables=["GATEWAY", "MISSING"])
     for form in ('pa ss/wo"rd', json.dumps('pa ss/wo"rd'), "pa%20ss%2Fwo%22rd"):
-        assert "ss" not in scrubber.text(f"<{form}>")
+        assert scrubber.text(f"<{form}>") == f"<{form.replace(form.strip(chr(34)), REDACTED)}>"
     assert scrubber.text("/usr/bin:/bin") == "/usr/bin:/bin"
 
 
@@ -417,6 +418,13 @@ def test_secrets_of_addresses_in_variables_and_settings_are_known() -> None:
     scrubber = Scrubber({"OPENAI_BASE_URL": "http://h/proxy/0123-a1b2c3d4e5f6a7b8/v1"})
     assert scrubber.text("it says 0123-a1b2c3d4e5f6a7b8.") == f"it says {REDACTED}."
     assert scrubber.text("it says v1 and proxy.") == "it says v1 and proxy."
+
+
+def test_secrets_of_a_plan_are_those_of_its_addresses() -> None:
+    config = {"judge_url": "http://h/0123-a1b2c3d4e5f6a7b8/v1", "note": "http://h/0123-b1b2c3d4e5f6a7b8/v1", "seed": 7}
+    plan = a_plan(config={**config, "server_url": None})
+    told = scrubber_of(plan, {}).text("it says 0123-a1b2c3d4e5f6a7b8 and 0123-b1b2c3d4e5f6a7b8.")
+    assert told == f"it says {REDACTED} and 0123-b1b2c3d4e5f6a7b8."
 
 
 @pytest.mark.parametrize(

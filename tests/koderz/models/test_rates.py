@@ -192,6 +192,12 @@ def test_level_is_corrected_as_far_as_what_is_left_is_known(left: float, level: 
     assert (bucket.level, bucket.confirmed) == (heard, heard)
 
 
+def test_level_has_risen_when_a_limit_is_told_later() -> None:
+    bucket = Bucket(10_000.0, 1.0, 0.0, 1000.0)
+    bucket.hear(RateLimit(10_000.0, None, 10_000.0), underway=0.0, since=1000.0, now=1000.5)
+    assert (bucket.level, bucket.time) == (0.5, 1000.5)
+
+
 @pytest.mark.parametrize(("taken", "level", "confirmed"), [(1.5, 3.5, 3.0), (4.5, 0.5, 0.5), (8.0, -3.0, 0.0)])
 def test_amount_that_is_taken_is_confirmed_no_more(taken: float, level: float, confirmed: float) -> None:
     bucket = Bucket(10.0, 1.0, 5.0, 1000.0, 3.0)
