@@ -97,7 +97,7 @@ def _bind(source: Path, root: Path, place: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
     _mount(str(source), str(target), _BIND | _RECURSIVE)
-    if target.is_relative_to(root / "opt"):  # which other sandboxes see, too
+    if target.is_relative_to(root / "opt/koderz"):  # which other sandboxes see, too
         kept = os.statvfs(target).f_flag & _LOCKED
         _mount("none", str(target), _BIND | _REMOUNT | _READ_ONLY | kept)
 
