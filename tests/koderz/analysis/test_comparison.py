@@ -176,6 +176,16 @@ def test_zero_on_both_sides_takes_no_row(tmp_path: Path) -> None:
     ]
 
     assert rows == ["Success rate", "Avg iterations"]
+    dearer = builders.run(tmp_path, [True], "dearer.json", cost=0.02)
+    assert "Avg cost" in str([*comparison_blocks(koderz.compare(runs[0], dearer))])
+
+
+def test_intervals_of_several_arms_hold_together(tmp_path: Path) -> None:
+    a, b = ([number % 3 > side for number in range(24)] for side in (0, 1))
+    told = "each of 97.5%, so that those of all 2 arms hold with 95%."
+    assert told not in str([*comparison_blocks(compared(tmp_path, a, b))])
+    runs = (builders.write(tmp_path / f"{len(each)}.json", builders.comparative(each, a)) for each in (a, b[:23]))
+    assert told in str([*comparison_blocks(koderz.compare(*runs))])
 
 
 @pytest.mark.parametrize(("a", "b"), [([], [True]), ([True], []), ([], [])])

@@ -149,3 +149,39 @@ async def test_cap_waits_for_no_call_if_none_is_under_way() -> None:
         await _residue(1000.0, 10.0, seed)(budget)
         with pytest.raises(CapReached):
             await asyncio.wait_for(spend(budget, 1000.1, 0.0), 10)
+
+
+async def test_calls_in_batches_wait_beside_others_until_real_costs_leave_room() -> None:
+    budget, ends = Budget(1.0), [asyncio.Event() for _ in range(3)]
+    sent: asyncio.Queue[int] = asyncio.Queue()
+
+    async def ask(number: int) -> None:
+        async with budget.call_in_batch(0.4, is_held=False):
+            sent.put_nowait(number)
+            await ends[number].wait()
+            budget.paid(0.1)
+
+    asked = [asyncio.create_task(ask(number)) for number in range(3)]
+    assert [await sent.get() for _ in range(2)] == [0, 1]
+    assert budget.held == pytest.approx(0.8)
+    with pytest.raises(CapReached):  # of a call that isn't in a batch
+        await spend(budget, 0.3, 0.0)
+    ends[1].set()
+    assert await sent.get() == 2
+    assert [budget.spent, budget.held] == pytest.approx([0.1, 0.8])
+    for end in ends:
+        end.set()
+    await asyncio.gather(*asked)
+    assert [budget.spent, budget.held] == pytest.approx([0.3, 0.0])
+    with pytest.raises(CapReached):  # with none under way there is nothing to wait for
+        async with budget.call_in_batch(0.8, is_held=False):
+            raise AssertionError("it was let in")
+    assert budget.held == pytest.approx(0.0)
+
+
+async def test_call_in_a_batch_of_an_earlier_session_is_held_already() -> None:
+    budget = Budget(1.0)
+    budget.held = 0.9
+    async with budget.call_in_batch(0.9, is_held=True):
+        assert budget.held == 0.9
+    assert budget.held == 0.0
