@@ -37,7 +37,7 @@ def main() -> None:
             (root / "proc").mkdir(exist_ok=True)
             _checked(_libc().mount(b"proc", str(root / "proc").encode(), b"proc", 0, None), "mount of /proc")
         else:
-            _bind(Path(source), root, target)
+            _bind(Path(source), root / target.lstrip("/"), read_only=target in spec["read_only"])
     os.chroot(root)
     os.makedirs(spec["folder"], exist_ok=True)  # noqa: PTH103  # of the new root, which pathlib says no better
     os.chdir(spec["folder"])
@@ -85,8 +85,7 @@ def _become_the_first() -> None:
     _libc().prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _bind(source: Path, root: Path, place: str) -> None:
-    target = root / place.lstrip("/")
+def _bind(source: Path, target: Path, *, read_only: bool) -> None:
     if source.is_symlink():
         with contextlib.suppress(FileExistsError):  # another command was here before
             target.symlink_to(source.readlink())
@@ -97,7 +96,7 @@ def _bind(source: Path, root: Path, place: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
     _mount(str(source), str(target), _BIND | _RECURSIVE)
-    if target.is_relative_to(root / "opt/koderz"):  # which other sandboxes see, too
+    if read_only:
         kept = os.statvfs(target).f_flag & _LOCKED
         _mount("none", str(target), _BIND | _REMOUNT | _READ_ONLY | kept)
 

@@ -34,6 +34,7 @@ class Box:
     log: Path
     network: bool = True
     apart: bool = False  # whether it sees no process but its own, which may be other users
+    read_only: Sequence[str] = ()  # what is bound so, since other containers see it, too
 
 
 @cache
@@ -98,6 +99,7 @@ async def start(
             "command": list(command),
             "network": box.network,
             "apart": box.apart,
+            "read_only": box.read_only,
         }
         spec_file = box.root.with_name(f"{box.root.name}.{os.urandom(4).hex()}.json")
         spec_file.write_bytes(orjson.dumps(spec))

@@ -67,9 +67,10 @@ class Starting:
         if seen.image:
             self._images.write_copied(seen.image, root)
         mounts = self._images.write_mounts(seen.mounts, root)
+        read_only = [path for path in mounts if path.startswith("/opt/")]
         mounts |= {one.mount_path: self._volumes.folder(one.volume_id) / one.sub_path for one in seen.volumes}
         merged = self._images.environment(seen.image) | self._vault.environment(seen.secrets) | dict(environment)
-        return Box(root, lay_out(root, mounts), merged, self.log(container_id), network, apart)
+        return Box(root, lay_out(root, mounts), merged, self.log(container_id), network, apart, read_only)
 
     def clear(self, container_id: str) -> None:
         """Removes a container's folder; its log stays."""
