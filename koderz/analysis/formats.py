@@ -87,7 +87,10 @@ class RegistryFormat:
     """Whether it is handed a folder, which needn't exist."""
 
 
-def own_format(name: str | None) -> Format | RegistryFormat | None:
+OwnFormat = Format | RegistryFormat
+
+
+def own_format(name: str | None) -> OwnFormat | None:
     """The format with this name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
     if name is None or name in TABLES:
         return None
@@ -99,7 +102,7 @@ _UNSAID, _ALL = Publication(), Extent()
 
 
 def write_own(
-    own: Format | RegistryFormat,
+    own: OwnFormat,
     folders: Sequence[Path],
     target: IO[bytes] | Path,
     about: Publication = _UNSAID,

@@ -14,7 +14,16 @@ import typer
 
 from koderz.analysis.export import export as write_rows
 from koderz.analysis.export import format_of
-from koderz.analysis.formats import Extent, Format, Publication, RegistryFormat, Relationship, own_format, write_own
+from koderz.analysis.formats import (
+    Extent,
+    Format,
+    OwnFormat,
+    Publication,
+    RegistryFormat,
+    Relationship,
+    own_format,
+    write_own,
+)
 from koderz.cli.console import counted, data_output, say, warn, writing
 from koderz.cli.flags import Arm, Faults, Results, named_runs
 from koderz.errors import KoderzError
@@ -23,9 +32,6 @@ from koderz_tracker.files import whole_file
 
 if TYPE_CHECKING:
     from koderz.analysis.runs import Run
-
-
-Own = Format | RegistryFormat
 
 _LATEST = 20  # runs of a report that names none
 _QUICK = 500  # experiments that a report takes no time for
@@ -126,7 +132,7 @@ def _tell_left_out(folders: Sequence[Path], arm: str | None) -> None:
 
 
 def _require_read(
-    about: Publication, own: Own | None, arm: str | None, *, all_arms: bool, is_samples: bool, incomplete: bool
+    about: Publication, own: OwnFormat | None, arm: str | None, *, all_arms: bool, is_samples: bool, incomplete: bool
 ) -> None:
     """Raises KoderzError for an option that the chosen format doesn't read."""
     unread = [name for name, value in asdict(about).items() if value is not None]
@@ -143,7 +149,7 @@ def _tell(count: int, folders: Sequence[Path], output: Path | None, what: str = 
 
 
 def _write_own(
-    own: Own, folders: Sequence[Path], name: str | None, output: Path | None, about: Publication, extent: Extent
+    own: OwnFormat, folders: Sequence[Path], name: str | None, output: Path | None, about: Publication, extent: Extent
 ) -> int | None:
     """Writes runs in an own format, into a file or a folder. Returns the number of experiments that it counts."""
     if not own.is_folder:
