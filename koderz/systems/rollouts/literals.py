@@ -54,7 +54,7 @@ class Literals:
     def _of_literal(self, node: ast.expr, *, far: bool) -> list[Edit]:
         if not _is_literal(node):
             return []
-        far = far or any(isinstance(each, ast.Call) and _called(each) == "approx" for each in ast.walk(node))
+        far = far or any(isinstance(each, ast.Call) and callee(each) == "approx" for each in ast.walk(node))
         leaves = [*_leaves(node)]
         if not leaves:
             return [self._edit(node, _FILLED[type(node)])] if type(node) in _FILLED else []
@@ -82,12 +82,12 @@ class Literals:
     def _parameters(self, name: str) -> Iterator[ast.expr]:
         """The values of a name in each row of `parametrize`; empty if they aren't literal."""
         for call in self._function.decorator_list:
-            if not (isinstance(call, ast.Call) and _called(call) == "parametrize" and len(call.args) > 1):
+            if not (isinstance(call, ast.Call) and callee(call) == "parametrize" and len(call.args) > 1):
                 continue
             names, rows = _names(call.args[0]), call.args[1]
             if name in names and isinstance(rows, ast.List | ast.Tuple):
                 for row in rows.elts:
-                    values = row.args if isinstance(row, ast.Call) and _called(row) == "param" else [row]
+                    values = row.args if isinstance(row, ast.Call) and callee(row) == "param" else [row]
                     if len(names) > 1 and len(values) == 1 and isinstance(values[0], ast.List | ast.Tuple):
                         values = values[0].elts
                     yield values[names.index(name)] if len(values) == len(names) else ast.Name(name)
@@ -99,7 +99,8 @@ def _names(node: ast.expr) -> list[str]:
     return [str(each.value) for each in getattr(node, "elts", []) if isinstance(each, ast.Constant)]
 
 
-def _called(call: ast.Call) -> str:
+def callee(call: ast.Call) -> str:
+    """The last part of the name of what is called; empty if that has no name."""
     match call.func:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
@@ -117,8 +118,8 @@ def _is_literal(node: ast.expr) -> bool:
         return isinstance(node.op, ast.USub) and _is_literal(node.operand)
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, _ARITHMETIC) and _is_literal(node.left) and _is_literal(node.right)
-    if isinstance(node, ast.Call) and _called(node) in _CONSTRUCTORS:
-        is_near = _called(node) == "approx" and all(_is_literal(word.value) for word in node.keywords)
+    if isinstance(node, ast.Call) and callee(node) in _CONSTRUCTORS:
+        is_near = callee(node) == "approx" and all(_is_literal(word.value) for word in node.keywords)
         return bool(node.args) and _is_literal(node.args[0]) and (not node.keywords or is_near)
     return False
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from koderz.systems.rollouts.literals import Edit, Literals, end, start
+from koderz.systems.rollouts.literals import Edit, Literals, callee, end, start
 
 _OPERATORS: dict[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.Eq: (rb"==", b"!="),
@@ -148,15 +148,15 @@ class ScriptReader:
 
     def _within(self, statement: ast.With | ast.AsyncWith, literals: Literals) -> Iterator[Site]:
         calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
-        raising = [call for call in calls if _name(call) in _RAISES and call.args]
+        raising = [call for call in calls if callee(call) in _RAISES and call.args]
         if raising:
             yield Site(self._other_error(raising[0]), [])
-        elif len(calls) == len(statement.items) and all(_name(call) in _TRANSPARENT for call in calls):
+        elif len(calls) == len(statement.items) and all(callee(call) in _TRANSPARENT for call in calls):
             yield from self._in_body(statement.body, literals)
 
     def _called(self, call: ast.Call, literals: Literals) -> Site:
         """The site of a call such as `self.assertEqual(…)`."""
-        name = _name(call)
+        name = callee(call)
         if name in _RAISES and len(call.args) > 1:
             return Site(self._other_error(call), [])
         is_method = isinstance(call.func, ast.Attribute) and name.startswith("assert") and "_" not in name
@@ -172,7 +172,7 @@ class ScriptReader:
 
     def _renamed(self, call: ast.Call, name: str) -> Edit:
         last = end(call.func, self._lines)
-        return Edit(last - len(_name(call)), last, name.encode())
+        return Edit(last - len(callee(call)), last, name.encode())
 
     def _other_error(self, call: ast.Call) -> _Edits:
         first, last = start(call.args[0], self._lines), end(call.args[0], self._lines)
@@ -220,16 +220,9 @@ class ScriptReader:
         return []
 
 
-def _name(call: ast.Call) -> str:
-    match call.func:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""
-
-
 def _is_never_empty(node: ast.expr) -> bool:
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return bool(node.elts) and not any(isinstance(each, ast.Starred) for each in node.elts)
-    is_range = isinstance(node, ast.Call) and _name(node) == "range" and len(node.args) == 1
+    is_range = isinstance(node, ast.Call) and callee(node) == "range" and len(node.args) == 1
     number = node.args[0] if isinstance(node, ast.Call) and is_range else None
     return isinstance(number, ast.Constant) and isinstance(number.value, int) and number.value > 0
