@@ -39,6 +39,8 @@ hypothesis.settings.register_profile(  # the same examples each time, and no lim
 hypothesis.settings.load_profile("steady")
 NOISY = "on a machine that others use, base may be off from itself, which is a fault"
 """Why a test that measures times is run again."""
+MEASUREMENT = ("perf", "run", "koderz-mini__revenue", "--mode", "human", "--gso-strict", "--max-blocks", 1)
+"""A command that measures and ends well on a busy machine, too, since GSO's points decide after one block."""
 
 _STARTED: list[Fork] = []  # by the test that runs
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koderz.settings.systems import OWN
-from tests.conftest import PATIENCE, Server, Shell
+from tests.conftest import MEASUREMENT, PATIENCE, Server, Shell
 from tests.forks import Forks
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ RUNS: dict[str, Command] = {  # of those that have tasks
         *("--optimizers", "few_shot", "--demo-datasets", "arithmetic"),
     ),
     "rollouts": ("rollouts", "run", "--agent", "oracle"),
-    "patches": ("perf", "run", "koderz-mini__revenue", "--mode", "human", "--gso-strict", "--max-blocks", 1),
+    "patches": MEASUREMENT,
     "serving": (
         *("perf", "serve-bench", "--num-prompts", 2, "--random-input-len", 8, "--random-output-len", 4),
         *("--model", "served"),

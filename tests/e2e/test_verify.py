@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import MEASUREMENT, Shell
 
 RUNS: dict[str, tuple[list[object], int, str]] = {
     "code": (["benchmark", 0, 3, "--mode", "comparative", "--model", "simulated"], 0, ""),
@@ -17,12 +17,7 @@ RUNS: dict[str, tuple[list[object], int, str]] = {
     "long context": (["rlm", "run", "--benchmark", "ruler", "--simulated", "--max-tasks", 1, "--no-save"], 0, ""),
     "optimizers": (["optimize", "run", "--test-mode", "--demo-datasets", "labels", "--models", "simulated"], 0, ""),
     "rollouts": (["rollouts", "run", "--agent", "oracle"], 3, "isn't here"),
-    "performance": (
-        # GSO's points decide after one block: base's distance from itself is no fault on a busy machine.
-        ["perf", "run", "koderz-mini__revenue", "--mode", "human", "--gso-strict", "--max-blocks", 1],
-        3,
-        "need exclusive, workspace",
-    ),
+    "performance": ([*MEASUREMENT], 3, "need exclusive, workspace"),
 }
 
 

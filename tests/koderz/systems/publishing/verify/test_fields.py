@@ -27,6 +27,7 @@ from koderz.systems.publishing.verify import Verification, verify_run
 from koderz.systems.publishing.verify.subject import check_plan, restored_run
 from koderz.systems.publishing.verify.trust import EXPLAINING, EXPLANATIONS, ON_TRUST
 from koderz_tracker.records import KINDS, Attempt, Plan, decode
+from tests.conftest import MEASUREMENT
 from tests.koderz.systems.publishing.verify.forging import Lines, copied, forged, lines_of, with_ids, written
 
 SIMULATED = ("--model", "simulated")
@@ -47,8 +48,7 @@ RUNS: Mapping[str, Sequence[object]] = {
         *("--train-items", 5, "--validation-items", 3, "--test-items", 3, "--budget-calls", 8),
     ),
     "rollouts": ("rollouts", "run", "--agent", "oracle"),
-    # GSO's points decide after one block: base's distance from itself is no fault on a busy machine.
-    "patches": ("perf", "run", "koderz-mini__revenue", "--mode", "human", "--gso-strict", "--max-blocks", 1),
+    "patches": MEASUREMENT,
 }
 
 
