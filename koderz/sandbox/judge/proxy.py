@@ -162,7 +162,7 @@ class Proxy:
         if not self._is_next(arguments, keywords):
             self._drop_predictions()
             self.strays = self.strays or bool(self._buffer.replace(_REFUSAL, b""))
-            self._send(_encoded(arguments, keywords))
+            self._ask(_encoded(arguments, keywords))
         kind, payload = self._receive()
         value = _decoded(payload)
         if kind == wire.RAISED:
@@ -194,6 +194,15 @@ class Proxy:
             self._receive()
             self._ahead.popleft()
         self.astray = False
+
+    def _ask(self, data: bytes) -> None:
+        try:
+            self._send(data)
+        except LostCandidate:
+            # A candidate that ends while it loads, or prints, says why first, and may be gone before it is asked.
+            while (said := self._receive())[0] not in wire.LOSSES:
+                pass
+            raise LostCandidate(said[0], _decoded(said[1])) from None
 
     def _send(self, data: bytes) -> None:
         try:
