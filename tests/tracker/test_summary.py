@@ -404,6 +404,69 @@ async def _append(folder: Path, *records: Record) -> None:
             await tracker.record(record)
 
 
+def test_counts_of_all_experiments_and_faults_add_up(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path,
+        judged(0, answered_by={"m": {"m-1": 2}}, unknown_ends={"odd": 1}, throttled={"openai": 1}),
+        judged(1, answered_by={"m": {"m-1": 1, "m-2": 4}}, reused={"run/a": [1, 2], "run/b": [1]}),
+        fault(2, unknown_ends={"odd": 2, "new": 1}, throttled={"openai": 2}),
+    )
+
+    assert found.answered_by == {"m": {"m-1": 3, "m-2": 4}}
+    assert found.unknown_ends == {"odd": 3, "new": 1}
+    assert found.throttled == {"openai": 3}
+    assert [result.reused_calls for result in found.results] == [0, 3]
+
+
+def test_cautions_say_what_figures_are_to_be_read_with(tmp_path: Path) -> None:
+    cut = [judged(task, False, solver=arm, truncated="text") for task in range(2) for arm in BOTH]
+    found = summary_of(tmp_path, *cut, fault(2, unknown_ends={"odd": 2}), of=a_plan(arms=BOTH, notes=["few tasks"]))
+    told = "100.0% of the replies (2 of 2) were cut off by their length: raise --max-tokens"
+
+    usual = [*(f"{arm}: {told}" for arm in BOTH), "2 replies ended by 'odd', which koderz doesn't know", "few tasks"]
+    assert found.cautions == usual
+    judge = {"caveats": ["a judge that is no person"]}
+    further = replace(found, simulated=True, generated="mini", rewarded_in=["training"], judge=judge).cautions
+    assert [caution.partition(":")[0].partition(",")[0] for caution in further[:2]] == [
+        "SIMULATED MODEL",
+        "GENERATED DATA",
+    ]
+    assert further[2:5] == usual[:3]
+    assert further[5].endswith("were rewarded on these tasks in training")
+    assert further[6:] == ["few tasks", "a judge that is no person"]
+
+
+def test_cautions_name_the_arms_that_are_simulated(tmp_path: Path) -> None:
+    found = summary_of(tmp_path, judged(0), of=a_plan(arms=BOTH))
+    one = replace(found, arms={name: replace(arm, simulated=name == BOTH[1]) for name, arm in found.arms.items()})
+    every = replace(found, arms={name: replace(arm, simulated=None) for name, arm in found.arms.items()})
+
+    assert one.cautions == [f"SIMULATED ARMS, {BOTH[1]}: their figures say nothing about any real model"]
+    assert every.cautions == []
+    assert replace(every, simulated=True).is_simulated(BOTH[0])
+
+
+def test_truncated_replies_of_a_single_arm_are_told_without_its_name(tmp_path: Path) -> None:
+    (caution,) = summary_of(tmp_path, judged(0, truncated="reasoning")).cautions
+
+    assert caution.startswith("100.0% of the replies (1 of 1) were cut off by their length, 1 of them while")
+
+
+def test_results_on_tasks_that_stand_apart_are_those_of_their_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = dict[str, list[tuple[str, str]]]()
+
+    def parts_of(plan: Plan, of_arms: object, faults: object, apart: dict[str, list[Any]]) -> dict[str, Any]:
+        given.update({name: [(each.arm, each.problem_id) for each in results] for name, results in apart.items()})
+        return {}
+
+    monkeypatch.setattr("koderz_tracker.summary.parts_of", parts_of)
+    results = [judged(task, solver=arm) for task in (0, 5) for arm in BOTH]
+    summary_of(tmp_path, *results, of=a_plan(6, arms=BOTH, apart=["T/5"], parts=["own"]))
+    assert given == {arm: [(arm, "T/5")] for arm in BOTH}
+
+
 # Figures
 
 
@@ -418,6 +481,8 @@ def test_figures_add_up_costs_tokens_tiers_and_causes(tmp_path: Path) -> None:
     assert found.total_cost == pytest.approx(0.6)
     assert found.avg_cost == pytest.approx(0.2)
     assert found.cost_per_success == pytest.approx(0.6)
+    twice = summary_of(tmp_path / "twice", *(judged(task, cost=0.3) for task in range(2))).summary
+    assert twice.cost_per_success == pytest.approx(0.3)
     assert found.cost_by_tier == pytest.approx({"local": 0.4, "checkpoint": 0.0, "spec": 0.2})
     assert (found.baseline_cost, found.cost_known) == (1.75, False)
     assert (found.tokens_in, found.tokens_out) == (21, 9)
@@ -499,6 +564,7 @@ def test_pass_hat_k_stands_beside_pass_at_k_with_intervals(tmp_path: Path) -> No
         assert each.interval[0] < each.value < each.interval[1]
     assert "pass^2 33.3% (95% interval" in found.samples_text
     assert results_of(tmp_path / "one", "+", "-").samples_text == ""
+    assert "pass@2" in results_of(tmp_path / "two", "+-", "--").samples_text
 
 
 def test_pass_at_k_is_limited_by_the_task_with_fewest_samples(tmp_path: Path) -> None:
