@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
@@ -270,7 +271,7 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
         return _writable(await model.complete(messages, sampling)), ()
     if isinstance(model, ClientModel) and wire in model.clients:
         with suppress(NotSpokenError):
-            return await model.complete(messages, sampling), ()
+            return _writable(await model.complete(messages, sampling)), ()
     try:
         translation = translated(messages)
     except (MalformedError, AttributeError, KeyError, TypeError) as error:
@@ -280,14 +281,18 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
 
 
 def _writable(completion: Completion) -> Completion:
-    """The answer without halves of surrogate pairs, which a model of another package may reply."""
-    texts = {name: getattr(completion, name) for name in ("text", "reasoning", "raw")}
+    """The answer without halves of surrogate pairs, which a model of another package may reply anywhere in it."""
+    said = json.dumps([getattr(completion, name) for name in _SAID], ensure_ascii=False, default=str)
     try:
-        "".join(filter(None, texts.values())).encode()
+        said.encode()
     except UnicodeEncodeError:
-        whole = {name: text and text.encode("utf-8", "replace").decode() for name, text in texts.items()}
-        return replace(completion, **whole)
+        whole = dict(zip(_SAID, json.loads(said.encode("utf-8", "replace")), strict=True))
+        return replace(completion, **whole | {name: tuple(whole[name]) for name in ("tool_calls", "items")})
     return completion
+
+
+_SAID = ("text", "reasoning", "finish_reason", "model", "raw", "tool_calls", "body", "items")
+"""The parts of an answer that a model words."""
 
 
 def _role(ask: Ask, arm: Arm) -> tuple[str, str]:

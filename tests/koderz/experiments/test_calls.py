@@ -6,6 +6,7 @@ import asyncio
 import re
 from dataclasses import asdict
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -20,7 +21,7 @@ from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
 from koderz.testing import FakeModel, a_model
 from koderz.testing.factories import Answer
-from koderz.types import Sampling, Task
+from koderz.types import Completion, Sampling, Task
 from tests.conftest import PATIENCE
 from tests.koderz.world import Crowded, good
 
@@ -51,6 +52,23 @@ def sampling_sent(ask: Ask, sample: int = 0, **settings: Any) -> Sampling:
 # Which model, with what
 
 ALL: dict[str, Any] = {"temperature": 0.3, "max_tokens": 77, "top_p": 0.5, "seed": 4}
+
+
+async def test_halves_of_surrogate_pairs_are_replaced_in_all_that_a_model_says() -> None:
+    half = "\ud83d"
+    call = {"id": half, "type": "function", "function": {"name": "f", "arguments": half}}
+    said = Completion(
+        half, half, finish_reason=half, model=half, raw=half, tool_calls=(call,), body=half, items=(call,)
+    )
+    model = a_model("")
+    model.complete = AsyncMock(return_value=said)  # type: ignore[method-assign]
+
+    answer = await caller(model).complete(asked(), at(0))
+
+    whole = {"id": "?", "type": "function", "function": {"name": "f", "arguments": "?"}}
+    assert asdict(answer.completion) == asdict(
+        Completion("?", "?", finish_reason="?", model="?", raw="?", tool_calls=(whole,), body="?", items=(whole,))
+    )
 
 
 async def test_default_model_answers_unless_another_is_named() -> None:
