@@ -119,7 +119,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if reporter is None:  # a worker, which reports to another process
         return
     again, failed, broken = (
-        {report.nodeid: dict(report.user_properties).get("others") for report in reporter.stats.get(kind, ())}
+        {
+            report.nodeid: dict(report.user_properties).get("others")
+            for report in reporter.stats.get(kind, ())
+            if isinstance(report, pytest.TestReport)  # and not of a file that can't be collected
+        }
         for kind in ("rerun", "failed", "error")
     )
     for test in sorted(again.keys() - failed.keys() - broken.keys()):
