@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds, ending_with
+from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
 from koderz.sandbox.process import kill
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve
@@ -25,7 +25,7 @@ from koderz.systems.workspaces import keeping
 from koderz.systems.workspaces.cores import available_cores
 from koderz.systems.workspaces.folders import TREE, make_tree, without
 from koderz.systems.workspaces.proxy import PROXY_PORT, VARIABLES, proxying
-from koderz.systems.workspaces.services import Projects
+from koderz.systems.workspaces.services import Projects, ending_with
 from koderz.systems.workspaces.watching import Output, Sockets, too_large
 
 _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"

@@ -21,7 +21,6 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.frames import take
 from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.linux.mounts import Entry, bubblewrap
 from koderz.sandbox.process import begin, kill
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Limits, Running, Unseen
@@ -31,6 +30,7 @@ from koderz.systems.workspaces.folders import TREE, make_tree
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.images.changes import copy_folder
 from koderz.systems.workspaces.inside.process_1 import Setup
+from koderz.systems.workspaces.inside.roots import Entry, bubblewrap
 from koderz.systems.workspaces.rooted import Root
 from koderz.systems.workspaces.warm import Interpreter, fits
 from koderz.systems.workspaces.watching import Output, Sockets, too_large

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.linux.mounts import Entry
 from koderz.sandbox.workspace import Command
 from koderz.systems.workspaces import userland
 from koderz.systems.workspaces.folders import TREE
 from koderz.systems.workspaces.images import Account, UnpackedImage
+from koderz.systems.workspaces.inside.roots import Entry
 
 UPPER = "upper"
 """The folder of a place that has what was changed in the root of its commands; see `images.changes`."""
@@ -49,12 +49,12 @@ class Root:
 
     @property
     def overlay(self) -> list[str]:
-        """See `koderz.sandbox.linux.mounts.furnish_image`."""
+        """See `inside.roots.furnish_image`."""
         return [str(path.absolute()) for path in (*self.image.layers.tops, self.upper, self.work)]
 
     @property
     def hosted(self) -> list[list[str]]:
-        """See `koderz.sandbox.linux.mounts.furnish_image`."""
+        """See `inside.roots.furnish_image`."""
         every = []
         for path in self.image.hosted:
             own = self._aside(path)

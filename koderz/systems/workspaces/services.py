@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault
-from koderz.sandbox.docker import ContainerClient, ending_with
+from koderz.sandbox.docker import ANSWER_SECONDS, LOOK_SECONDS, ContainerClient
+from koderz.sandbox.process import kill
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Services
 from koderz.systems.workspaces.folders import without
@@ -22,6 +26,8 @@ from koderz_tracker.causes import Cause
 _LOOK_SECONDS = 0.2  # between looks for whether a place is still there
 _UP_SECONDS, _DOWN_SECONDS = 1800.0, 300.0
 _DOWN = ("down", "--volumes", "--remove-orphans", "--rmi", "local", "--timeout", "1")
+# Does it however koderz ends. The second time is for a container that was only about to be made.
+_REAPER = 'cat >/dev/null; "$@"; sleep 1; exec "$@"'
 
 
 @dataclass(slots=True)
@@ -118,3 +124,33 @@ def _caused(cause: Cause) -> Iterator[None]:
         yield
     except Fault as fault:
         raise Fault(f"the task's services: {fault}", cause=cause) from None
+
+
+@cache
+def has_compose(executable: str) -> bool:
+    """Whether a client is here, and has the second generation of Docker's compose."""
+    asked = [executable, "compose", "version"]
+    try:
+        done = subprocess.run(asked, capture_output=True, timeout=LOOK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and done.stdout.startswith(b"Docker Compose")
+
+
+@asynccontextmanager
+async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[None]:
+    """Runs words of a client when this is left, or koderz is killed, such as those that remove a container."""
+    reaper = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", _REAPER, "sh", cli.executable, *words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Fault):
+            await cli.output(*words, seconds=seconds)
+        kill(reaper)
+        await reaper.wait()

@@ -13,9 +13,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from koderz.sandbox.linux.mounts import Entry
 from koderz.sandbox.workspace import HOME
 from koderz.settings.paths import home_folder
+from koderz.systems.workspaces.inside.roots import Entry
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 OF_ETC = (

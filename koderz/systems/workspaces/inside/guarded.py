@@ -16,6 +16,7 @@ import sys
 import time
 
 from koderz.sandbox.linux import kernel, seccomp
+from koderz.systems.workspaces.inside import filters
 from koderz.systems.workspaces.inside.names import opened
 
 TYPE_CHECKING = False
@@ -75,8 +76,8 @@ def _become(argv: Sequence[str], ours: socket.socket, theirs: socket.socket, fol
         os.setsid()
         kernel.show_memory()
         kernel.forgo_privileges()
-        seccomp.Filter(seccomp.workspaces_steps()).install()
-        listener = seccomp.Filter(seccomp.verifiers_steps()).listen()
+        seccomp.Filter(filters.workspaces_steps()).install()
+        listener = seccomp.Filter(filters.verifiers_steps()).listen()
         socket.send_fds(theirs, [b"."], [listener])
         os.close(listener)
         theirs.close()

@@ -7,8 +7,7 @@ import errno
 import os
 from functools import partial
 
-from koderz.sandbox.linux import seccomp
-from koderz.systems.workspaces.inside import callers
+from koderz.systems.workspaces.inside import callers, filters
 from koderz.systems.workspaces.inside.callers import AT_CWD, Call, Refusal
 from koderz.systems.workspaces.inside.channel import Broker
 
@@ -274,7 +273,7 @@ def handlers(rules: Broker) -> dict[int, Callable[[Call], bool]]:
         "connect": names.connect,
     }
     machine = os.uname().machine
-    numbers = {**seccomp.NOTIFIED[machine], **seccomp.HEARD[machine]}
+    numbers = {**filters.NOTIFIED[machine], **filters.HEARD[machine]}
     calls |= {"mmap": rules.map, "prlimit64": names.limit}
     return {number: calls[name] for name, number in numbers.items()}
 

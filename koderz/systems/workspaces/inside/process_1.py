@@ -24,7 +24,8 @@ import sys
 import time
 
 from koderz.sandbox.frames import frame, take
-from koderz.sandbox.linux import kernel, landlock, limits, mounts, namespaces, seccomp
+from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp
+from koderz.systems.workspaces.inside import filters, roots
 
 TYPE_CHECKING = False  # typing, collections, json and the like take longer to load than all the rest
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Setup:
     folder: str
     needed: list[str]  # folders that are made where an image's root lacks them
     entries: list[list[str]]  # of the file tree; empty where somebody else has made it
-    overlay: list[str]  # of an image's root, see `mounts.furnish_image`; empty where there is none
+    overlay: list[str]  # of an image's root, see `roots.furnish_image`; empty where there is none
     hosted: list[list[str]]  # folders of this machine in that root, see there
     user: list[int]  # the user and the group that it runs as in an image's root
     writable: list[str]
@@ -179,12 +180,12 @@ def _restricted(writable: list[str]) -> bool:
 
 def _furnish(setup: Setup) -> list[str]:
     """Makes the file tree, and brings the loopback up. Returns the mount points that were made in an image's root."""
-    entries, made = [mounts.Entry(*entry) for entry in setup.entries], []
+    entries, made = [roots.Entry(*entry) for entry in setup.entries], []
     most = setup.processes + _BEYOND
     if setup.overlay:
-        made = mounts.furnish_image(setup.overlay, setup.hosted, entries, most, setup.needed)
+        made = roots.furnish_image(setup.overlay, setup.hosted, entries, most, setup.needed)
     else:
-        mounts.furnish(entries, most)
+        roots.furnish(entries, most)
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     request = b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, sys.byteorder) + bytes(22)
     fcntl.ioctl(any_socket.fileno(), _SET_INTERFACE_FLAGS, request)
@@ -214,9 +215,9 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None, heard: _s
         os.chdir(setup.folder)
         kernel.show_memory()
         kernel.drop_capabilities()
-        seccomp.Filter(seccomp.workspaces_steps(forks=setup.forks, keeps_core=bool(setup.cores))).install()
+        seccomp.Filter(filters.workspaces_steps(forks=setup.forks, keeps_core=bool(setup.cores))).install()
         if heard:
-            _hand(heard, b".", [seccomp.Filter(seccomp.verifiers_steps()).listen()])
+            _hand(heard, b".", [seccomp.Filter(filters.verifiers_steps()).listen()])
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already

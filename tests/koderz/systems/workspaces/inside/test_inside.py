@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import marshal
 import subprocess
-import sys
-
-import pytest
 
 from koderz.sandbox.frames import take
 from koderz.sandbox.launch import command
-from koderz.sandbox.linux import kernel
 from koderz.systems.workspaces.inside.process_1 import SETUP, Setup
 
 
@@ -28,14 +23,3 @@ def test_setup_goes_to_process_1_in_one_frame() -> None:
     values = {"argv": ["true"], "environment": {"A": "é\n"}}
     kind, _, payload = take(bytearray(Setup(**values).message())) or (b"", 0, b"")
     assert (kind, marshal.loads(payload)) == (SETUP, values)
-
-
-@pytest.mark.skipif(not kernel.LINUX, reason="only Linux hides it")
-def test_memory_is_hidden_only_as_long_as_it_is_asked_for() -> None:
-    look = (
-        "import ctypes, json\nfrom koderz.sandbox.linux import kernel\n"
-        "look = lambda: ctypes.CDLL(None).prctl(kernel.PR_GET_DUMPABLE)\nfound = [look()]\n"
-        "with kernel.HiddenMemory():\n    found.append(look())\nprint(json.dumps([*found, look()]))"
-    )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [1, 0, 1]
