@@ -87,7 +87,7 @@ class Services:
 class RewardChannel:
     """The channel by which a verifier gives its rewards, guarded against the agent's programs that it starts.
 
-    A program is the agent's if it is one of the files that it changed, or made of them. See `inside.channel` of that system.
+    A program is the agent's if it is one of the files that it changed, or made of them: see `inside.channel` there.
     """
 
     folder: Path
