@@ -23,10 +23,8 @@ from figures import Figure
 
 sys.path.insert(0, str(ROOT))
 
-from koderz.sandbox.images import ImageStore
-from koderz.sandbox.workspace import Command, Limits, Mount, git, userland
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
+from koderz.sandbox.workspace import Command, Limits, Mount
 from koderz.systems.rollouts.agents.adapters import Dirs, Package
 from koderz.systems.rollouts.agents.mini_swe_agent import adapter as mini_swe_agent
 from koderz.systems.rollouts.files import RolloutFiles
@@ -35,6 +33,9 @@ from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.workspaces import git, userland
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
 from koderz_tracker import records
 from koderz_tracker.summary import Summary
 from koderz_tracker.tracker import Tracker

@@ -43,9 +43,10 @@ koderz_tracker
 """
 MODULES = """
 _strptime certifi modal koderz.systems.modal.admin koderz.systems.modal.engine koderz.sandbox.contained
-koderz.sandbox.judge.pool koderz.sandbox.process koderz.systems.long_context.wasm.session koderz.sandbox.workspace.local
-koderz.systems.rollouts.suite koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming
-koderz_tracker.credentials filelock importlib.metadata jinja2 scipy.stats tenacity tomllib
+koderz.sandbox.judge.pool koderz.sandbox.process koderz.systems.workspaces.local
+koderz.systems.long_context.wasm.session koderz.systems.rollouts.suite koderz.systems.patches.suite
+koderz.testing.server koderz.testing.streaming koderz_tracker.credentials filelock
+importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request
 _COMMAND = """#!{python} -SE
@@ -261,7 +262,7 @@ def _load() -> None:
     for name in PACKAGES.split():
         if package := _imported(name):
             for found in pkgutil.iter_modules(package.__path__, f"{name}."):
-                importlib.import_module(found.name)
+                _imported(found.name)
     for name in MODULES.split():
         _imported(name)
     prices = importlib.import_module("koderz.models.prices")
@@ -270,11 +271,11 @@ def _load() -> None:
 
 
 def _imported(name: str) -> ModuleType | None:
-    """The module; None where it is of a system that was deleted."""
+    """The module; None where it is of a system that was deleted, or stands on one."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
+        if not f"{error.name}".startswith("koderz.systems."):
             raise
         return None
 

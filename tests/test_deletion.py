@@ -37,7 +37,11 @@ HELP: dict[str, list[Command]] = {
         ("pull", "--help"),
         ("benchmark", "calibrate", "--help"),
     ],
+    "workspaces": [],
 }
+STANDING = {"workspaces": ["rollouts", "patches"]}
+"""The systems that aren't there without another one."""
+
 RUNS: dict[str, Command] = {  # of those that have tasks
     "code": ("benchmark", 0, 1, "--mode", "comparative", "--model", "simulated"),
     "long_context": ("rlm", "run", "--simulated", "--benchmark", "ruler", "--context-lengths", "1K", "--max-tasks", 1),
@@ -131,19 +135,21 @@ def without(tmp_path: Path) -> Iterator[Callable[..., Copy]]:
 
 @pytest.mark.parametrize("deleted", OWN)
 def test_deletion_of_a_system_leaves_the_others_whole(deleted: str, without: Callable[..., Copy]) -> None:
-    left = [name for name in OWN if name != deleted]
+    gone = {deleted, *STANDING.get(deleted, ())}
+    left = [name for name in OWN if name not in gone]
     helps = [command for name in left for command in HELP[name]]
     shown = without(deleted).check(
         [("--help",), *helps, *((*RUNS[name], "--dry-run") for name in left if name in RUNS)]
     )
-    assert shown.count("PLAN") == len(RUNS.keys() - {deleted})
+    assert shown.count("PLAN") == len(RUNS.keys() - gone)
 
 
 @pytest.mark.parametrize("alone", OWN)
 def test_deletion_of_all_others_leaves_a_system_whole(
     alone: str, without: Callable[..., Copy], serve: Callable[..., Server]
 ) -> None:
-    koderz = without(*(name for name in OWN if name != alone))
+    ground = [name for name, standing in STANDING.items() if alone in standing]
+    koderz = without(*(name for name in OWN if name not in (alone, *ground)))
     for command in HELP[alone]:
         koderz.run(*command)
     if alone not in RUNS:
@@ -175,6 +181,17 @@ def test_deletion_of_publishing_leaves_out_its_commands_and_formats(without: Cal
         refused = koderz.run("export", "latest", "--format", name, code=2)
         assert refused.startswith(f"koderz: --format: invalid value '{name}'; choose from csv, parquet, ")
     koderz.run("export", "latest", "--format", "csv")
+
+
+def test_deletion_of_workspaces_leaves_out_what_stands_on_them(without: Callable[..., Copy]) -> None:
+    koderz = without("workspaces")
+    assert "No such command 'rollouts'" in koderz.run("rollouts", "run", code=2)
+    assert "No such command 'run'" in koderz.run("perf", "run", code=2)
+    refused = koderz.run("benchmark", "run", "--suite", "rollouts", "--limit", 1, "--dry-run", code=2)
+    assert refused.startswith("koderz: there is no suite 'rollouts'")
+    refused = koderz.run("benchmark", "run", "--suite", "bigcodebench", "--limit", 1, "--dry-run", code=2)
+    assert refused.startswith("koderz: --suite bigcodebench: its tasks are tested by the system workspaces, which this")
+    assert len(refused.splitlines()) == 1
 
 
 def test_deletion_of_serving_leaves_out_servers_and_says_so(without: Callable[..., Copy]) -> None:

@@ -37,7 +37,7 @@ from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
 from koderz.sandbox.meter import Meter, metered
-from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.scratch import scratch
 from koderz.solvers import SettledSolver
 from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite

@@ -17,12 +17,12 @@ from koderz.sandbox.judge.jobs import JobResult as JobResult
 from koderz.settings.options import option
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
-from koderz.settings.systems import Optioned, added, names_of
+from koderz.settings.systems import Optioned
 from koderz.settings.trust import RUNS_CODE
 from koderz_tracker.members import Extensible
 
 if TYPE_CHECKING:
-    from koderz.sandbox.workspace import Backend, Timed
+    from koderz.sandbox.workspace import Backend
 
 ROOM_MB = 512  # of a container, for its interpreters: beyond what a candidate may use
 
@@ -210,26 +210,3 @@ def open_sandbox(
     """
     options = SANDBOXES.options_in(name, settings)
     return SANDBOXES.load(name).open(Opening(judges, own_programs, memory_mb, options, yields))
-
-
-def open_workspaces(name: str, settings: Settings) -> Backend:
-    """The backend of a sandbox' workspaces, not yet entered. KoderzError for an unknown sandbox, or one without."""
-    if opener := added("workspaces", name):  # of a package that has a function of the settings for these
-        backend: Backend = opener(settings)
-        return backend
-    return SANDBOXES.load(name).open_workspaces(settings)
-
-
-def has_workspaces(name: str) -> bool:
-    """Whether there is a sandbox of that name, or workspaces alone."""
-    return SANDBOXES.has(name) or name in names_of("workspaces")
-
-
-def open_timed(settings: Settings) -> Timed:
-    """The backend that the sandbox of the settings has for commands that are timed. KoderzError for others."""
-    from koderz.sandbox.workspace import Timed
-
-    found = open_workspaces(settings.sandbox, settings)
-    if not isinstance(found, Timed):
-        raise KoderzError(f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker")
-    return found

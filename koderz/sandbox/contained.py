@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import marshal
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import ROOM_MB, DockerOptions, Job, JobResult, Opening, Sandbox
@@ -19,10 +19,6 @@ from koderz.sandbox.judge.jobs import FAULT
 from koderz.sandbox.judge.pool import Pool, Premises
 from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
-
-if TYPE_CHECKING:
-    from koderz.sandbox.workspace import Backend
-    from koderz.settings.schema import Settings
 
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
 WALL_FACTOR, WALL_EXTRA = 5.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
@@ -45,13 +41,6 @@ class ContainedSandbox(Sandbox):
     def open(cls, wanted: Opening) -> ContainedSandbox:
         """The sandbox, with so many judges."""
         return cls(judges=wanted.judges, uncontained=wanted.uncontained, yields=wanted.yields)
-
-    @classmethod
-    def open_workspaces(cls, settings: Settings) -> Backend:  # noqa: ARG003
-        """Commands in namespaces of this machine."""
-        from koderz.sandbox.workspace.local import Local
-
-        return Local()
 
     def __init__(
         self,
@@ -139,13 +128,6 @@ class UncontainedSandbox(ContainedSandbox):
         """The sandbox."""
         return cls(judges=wanted.judges, uncontained=True, yields=wanted.yields)
 
-    @classmethod
-    def open_workspaces(cls, settings: Settings) -> Backend:  # noqa: ARG003
-        """Commands as processes of this machine."""
-        from koderz.sandbox.workspace.uncontained import Uncontained
-
-        return Uncontained()
-
 
 class DockerSandbox(RemoteSandbox):
     """Judges on `judges` warm containers of `image`, which has to hold Python 3.11 or later as `python`.
@@ -167,13 +149,6 @@ class DockerSandbox(RemoteSandbox):
         image = (wanted.options or DockerOptions()).docker_image
         return cls(judges=wanted.judges, image=image, memory_mb=wanted.memory_mb)
 
-    @classmethod
-    def open_workspaces(cls, settings: Settings) -> Backend:
-        """Commands in containers."""
-        from koderz.sandbox.workspace.docker import Docker
-
-        return Docker(settings.of(DockerOptions).docker_image)
-
     def __init__(self, *, judges: int, image: str, memory_mb: int = 1024) -> None:
         from koderz.sandbox.docker import CLIENTS, PASSED  # whose interpreter no other judge needs
 
@@ -191,13 +166,6 @@ class PodmanSandbox(DockerSandbox):
     """The same in containers of podman, which needs no daemon."""
 
     name = "podman"
-
-    @classmethod
-    def open_workspaces(cls, settings: Settings) -> Backend:
-        """Commands in containers."""
-        from koderz.sandbox.workspace.docker import Podman
-
-        return Podman(settings.of(DockerOptions).docker_image)
 
 
 def _is_near(found: JobResult, limit: float) -> bool:

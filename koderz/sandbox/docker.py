@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.judge.remote import INTERPRETER, VARIABLES
@@ -18,12 +13,10 @@ from koderz.sandbox.process import kill
 
 LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
 ANSWER_SECONDS = 60.0
-_LOOK_SECONDS = 10.0
+LOOK_SECONDS = 10.0
 PASSED = ("DOCKER_*", "CONTAINER*", "DBUS_SESSION_BUS_ADDRESS", "HOME", "XDG_*")
 """The variables that a client may need to find its daemon or its storage; none of them gets into a container."""
 _NOBODY = "65534:65534"
-# Does it however koderz ends. The second time is for a container that was only about to be made.
-_REAPER = 'cat >/dev/null; "$@"; sleep 1; exec "$@"'
 _SCRATCH = "/tmp:rw,noexec,nosuid,nodev,size=16m"  # noqa: S108 - the container's own
 
 
@@ -63,7 +56,7 @@ class ContainerClient:
         """The version of what runs containers. Raises Unreachable, which says what is missing."""
         if shutil.which(self.name) is None:
             raise Unreachable(f"{self.flag}: there is no {self.name} command here; is {self.name.title()} installed?")
-        status, output = await self._ended("version", "--format", self.version_format, seconds=_LOOK_SECONDS)
+        status, output = await self._ended("version", "--format", self.version_format, seconds=LOOK_SECONDS)
         if status:
             raise Unreachable(f"{self.flag}: its daemon doesn't answer: {output}")
         return output
@@ -71,7 +64,7 @@ class ContainerClient:
     async def version_with(self, image: str) -> str:
         """The version, if the image is there. Raises Unreachable, which says what is missing."""
         version = await self.version()
-        if not await self.succeeds("image", "inspect", "--format", "{{.Id}}", "--", image, seconds=_LOOK_SECONDS):
+        if not await self.succeeds("image", "inspect", "--format", "{{.Id}}", "--", image, seconds=LOOK_SECONDS):
             raise Unreachable(f"{self.flag}: the image {image} isn't here; get it with: {self.name} pull {image}")
         return version
 
@@ -110,36 +103,6 @@ class ContainerClient:
 
 DOCKER, PODMAN = ContainerClient(), ContainerClient("podman", "{{.Client.Version}}")
 CLIENTS = {client.name: client for client in (DOCKER, PODMAN)}
-
-
-@cache
-def has_compose(executable: str) -> bool:
-    """Whether a client is here, and has the second generation of Docker's compose."""
-    asked = [executable, "compose", "version"]
-    try:
-        done = subprocess.run(asked, capture_output=True, timeout=_LOOK_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and done.stdout.startswith(b"Docker Compose")
-
-
-@asynccontextmanager
-async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[None]:
-    """Runs words of a client when this is left, or koderz is killed, such as those that remove a container."""
-    reaper = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _REAPER, "sh", cli.executable, *words),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Fault):
-            await cli.output(*words, seconds=seconds)
-        kill(reaper)
-        await reaper.wait()
 
 
 def bounds(label: str, memory_mb: int, *, processes: int, network: bool = False) -> list[str]:

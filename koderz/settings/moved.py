@@ -15,6 +15,8 @@ MOVED = {
     "koderz.rewards.verl": "koderz.systems.rewards.verl",
     "koderz.runs.verify": "koderz.systems.publishing.verify",
     "koderz.analysis.labels": "koderz.systems.publishing.labels",
+    "koderz.sandbox.images": "koderz.systems.workspaces.images",
+    "koderz.sandbox.workspace.local": "koderz.systems.workspaces.local",
     "koderz.rlm": "koderz.systems.long_context.rlm",
     "koderz.suites.rollouts": "koderz.systems.rollouts.results",
     "koderz.suites.code": "koderz.systems.code",

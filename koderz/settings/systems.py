@@ -18,7 +18,7 @@ from koderz_tracker.registry import find, names_of_others, systems_of_others
 
 OWN = (
     *("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving"),
-    *("rewards", "modal", "publishing"),
+    *("rewards", "modal", "publishing", "workspaces"),
 )
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 
@@ -131,7 +131,7 @@ def own_systems() -> tuple[System, ...]:
         try:
             found.append(importlib.import_module(f"koderz.systems.{name}").SYSTEM)
         except ModuleNotFoundError as error:
-            if error.name != f"koderz.systems.{name}":  # koderz may be installed without one of them
+            if (error.name or "").removeprefix("koderz.systems.") not in OWN:  # koderz may be installed without one
                 raise
     return tuple(found)
 

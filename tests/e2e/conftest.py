@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.conftest import Server, Shell, servers
-from tests.koderz.sandbox.workspace.test_docker import stand_in
+from tests.koderz.systems.workspaces.test_docker import stand_in
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from koderz.sandbox.workspace.userland import entries
 from koderz.settings.systems import required
 from koderz.systems.rollouts.agents.adapters import AddingAdapter
 from koderz.systems.rollouts.suite import SAMPLE
+from koderz.systems.workspaces.userland import entries
 from tests.conftest import Shell
 from tests.e2e.test_agents import FAKE, PRICES, PROGRAMS, WHOLE_FILE
 from tests.scripted_model import COMMAND, ScriptedModel, scripted_model

@@ -14,7 +14,7 @@ import pytest
 
 from koderz.systems.patches.gso.reports import status_of, times_of
 from tests.conftest import NOISY, PATIENCE, Shell, are_gone, wait_for, whole_lines, with_descendants
-from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
+from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 

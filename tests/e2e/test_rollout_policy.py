@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Done, Shell
-from tests.koderz.sandbox.workspace.test_docker import STAND_IN
+from tests.koderz.systems.workspaces.test_docker import STAND_IN
 from tests.scripted_model import COMMAND, ScriptedModel, scripted_model
 
 pytestmark = pytest.mark.slow

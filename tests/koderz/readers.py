@@ -23,10 +23,7 @@ from koderz.analysis.runs import load_summary
 from koderz.plans.matrix import read_matrix
 from koderz.plans.selection import read_problems
 from koderz.prompts import load_prompts
-from koderz.sandbox.images.archives import images_in
-from koderz.sandbox.images.folders import read_folders
 from koderz.settings.toml import load_config
-from koderz.suites.environments import read_environments
 from koderz.suites.tokens import Characters, load_tokenizer
 from koderz.systems.long_context.ruler.questions import read_hotpot, read_squad
 from koderz.systems.long_context.ruler.tasks import Material
@@ -42,6 +39,9 @@ from koderz.systems.rollouts.registry import find_dataset
 from koderz.systems.rollouts.results import load_benchmark
 from koderz.systems.rollouts.swebench.regrade import read_log
 from koderz.systems.rollouts.swebench.rows import read_instances
+from koderz.systems.workspaces.environments import read_environments
+from koderz.systems.workspaces.images.archives import images_in
+from koderz.systems.workspaces.images.folders import read_folders
 from tests.koderz.suites.test_tables import PLACES, Place, json_lines
 from tests.koderz.systems.rollouts.swebench.test_regrade import ROW
 

@@ -10,7 +10,7 @@ import os
 import struct
 import sys
 
-TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+TYPE_CHECKING = False  # which process 1 of a sandbox would wait for
 if TYPE_CHECKING:
     from collections.abc import Callable
 

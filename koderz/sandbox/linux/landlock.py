@@ -11,7 +11,7 @@ import struct
 
 from koderz.sandbox.linux import kernel
 
-TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+TYPE_CHECKING = False  # which process 1 of a sandbox would wait for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 

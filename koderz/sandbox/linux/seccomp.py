@@ -27,35 +27,28 @@ import struct
 
 from koderz.sandbox.linux import kernel
 
-TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+TYPE_CHECKING = False  # which process 1 of a sandbox would wait for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 Rule = tuple[str, list[Instruction]]  # a call by name, and what it comes to
 
-_LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+LOAD, EQUAL, _ABOVE, _AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_ALLOW, _KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _SECCOMP_MODE_FILTER = 2
 _SECCOMP = {"x86_64": 317, "aarch64": 277}  # the numbers of the call
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 8, 32
-_NOTIFY = 0x7FC00000
-_PROT_EXEC, _MAP_ANONYMOUS = 4, 0x20
-_SET_CHILD_SUBREAPER = 36
-_CLONE_PARENT = 0x8000
 _X32_BIT = 0x40000000
 
-_MACHINE = os.uname().machine
+MACHINE = os.uname().machine
 _AF_UNIX, _SOCK_STREAM, _SOCK_NONBLOCK, _SOCK_CLOEXEC = 1, 1, 0o4000, 0o2000000
 _STREAMS = tuple(_SOCK_STREAM | more for more in (0, _SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOCK_NONBLOCK | _SOCK_CLOEXEC))
 _MSG_OOB = 1
-_CLONE_THREAD = 0x00010000
-_CLONE_NAMESPACES = 0x7E020000
+CLONE_THREAD = 0x00010000
+CLONE_NAMESPACES = 0x7E020000
 _TERMINAL_FREE_IOCTLS = (0x5421, 0x5451, 0x5450, 0x541B)  # FIONBIO, FIOCLEX, FIONCLEX, FIONREAD
-_TYPING = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which put words into a terminal's mouth
-_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6 and NETLINK, by which addresses are resolved; each namespace has its own
-_OWNING_FCNTLS, _OWNING_IOCTLS = (8, 10, 15), (0x8901, 0x8902)  # F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
 _PLAIN_FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no F_SETOWN, which would send signals to others
 _OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000  # the last: O_TMPFILE
 
@@ -114,67 +107,13 @@ clone3 435 close_range 436 faccessat2 439
 """
 
 
-_NOT_IN_WORKSPACES = """
-open_tree 428 move_mount 429 fsopen 430 fsconfig 431 fsmount 432 fspick 433 pidfd_getfd 438 process_madvise 440
-mount_setattr 442 quotactl_fd 443 open_tree_attr 467 io_uring_setup 425 io_uring_enter 426 io_uring_register 427
-"""
-
-_NOT_IN_WORKSPACES_X86_64 = """
-socket 41 ptrace 101 pivot_root 155 chroot 161 acct 163 mount 165 umount2 166 swapon 167 swapoff 168 reboot 169
-iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179 add_key 248 request_key 249 keyctl 250
-unshare 272 perf_event_open 298 name_to_handle_at 303 open_by_handle_at 304 setns 308 process_vm_readv 310
-process_vm_writev 311 kcmp 312 finit_module 313 kexec_load 246 kexec_file_load 320 bpf 321 userfaultfd 323
-"""
-
-_NOT_IN_WORKSPACES_AARCH64 = """
-umount2 39 mount 40 pivot_root 41 chroot 51 quotactl 60 acct 89 unshare 97 kexec_load 104 init_module 105
-delete_module 106 ptrace 117 reboot 142 socket 198 add_key 217 request_key 218 keyctl 219 swapon 224 swapoff 225
-perf_event_open 241 name_to_handle_at 264 open_by_handle_at 265 setns 268 process_vm_readv 270 process_vm_writev 271
-kcmp 272 finit_module 273 bpf 280 userfaultfd 282 kexec_file_load 294
-"""
-
-
-_NOTIFIED = """
-openat2 437 fchmodat2 452 pidfd_send_signal 424
-"""
-
-_NOTIFIED_X86_64 = """
-open 2 connect 42 execve 59 kill 62 truncate 76 rename 82 mkdir 83 rmdir 84 creat 85 link 86 unlink 87 symlink 88
-chmod 90 chown 92 lchown 94 rt_sigqueueinfo 129 utime 132 tkill 200 tgkill 234 utimes 235 openat 257 mkdirat 258
-fchownat 260 unlinkat 263 renameat 264 linkat 265 symlinkat 266 fchmodat 268 utimensat 280 rt_tgsigqueueinfo 297
-renameat2 316 execveat 322
-"""
-
-_NOTIFIED_AARCH64 = """
-mkdirat 34 unlinkat 35 symlinkat 36 linkat 37 renameat 38 truncate 45 fchmodat 53 fchownat 54 openat 56 utimensat 88
-kill 129 tkill 130 tgkill 131 rt_sigqueueinfo 138 connect 203 execve 221 rt_tgsigqueueinfo 240 renameat2 276
-execveat 281
-"""
-
-
-def _table(text: str) -> Mapping[str, int]:
+def table(text: str) -> Mapping[str, int]:
+    """Numbers by names, from words that are one and the other in turn."""
     words = text.split()
     return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
 
 
-NUMBERS: Mapping[str, Mapping[str, int]] = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
-
-REFUSED: Mapping[str, Mapping[str, int]] = {
-    "x86_64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_X86_64),
-    "aarch64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_AARCH64),
-}
-"""The calls refused to a command in a workspace: tracing, mounts, namespaces, keys, modules; `socket` by family."""
-
-NOTIFIED: Mapping[str, Mapping[str, int]] = {
-    "x86_64": _table(_NOTIFIED + _NOTIFIED_X86_64),
-    "aarch64": _table(_NOTIFIED + _NOTIFIED_AARCH64),
-}
-"""The calls of a verifier that a listener always answers, see `channel`."""
-
-HEARD: Mapping[str, Mapping[str, int]] = {
-    machine: {name: numbers[name] for name in ("mmap", "prlimit64")} for machine, numbers in NUMBERS.items()
-}
-"""The calls that it answers by their arguments: code that is mapped, and limits of other processes."""
+NUMBERS: Mapping[str, Mapping[str, int]] = {"x86_64": table(_X86_64), "aarch64": table(_AARCH64)}
 
 KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "setpriority", "wait4"})
 """The additional calls of a zygote to keep candidates. A candidate loses them in whole or in part."""
@@ -193,7 +132,7 @@ class Filter:
         self._bind = kernel.prepared_prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
 
         self._listen = [
-            kernel.prepared_syscall(_SECCOMP[_MACHINE], _SET_MODE_FILTER, flags, header)
+            kernel.prepared_syscall(_SECCOMP[MACHINE], _SET_MODE_FILTER, flags, header)
             for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER)
         ]
 
@@ -210,136 +149,86 @@ class Filter:
             return self._listen[1]()
 
 
-def workspaces_steps(machine: str = _MACHINE, *, forks: bool = True, keeps_core: bool = False) -> list[Instruction]:
-    """The filter of a command in a workspace, which refuses only calls that could undo its bounds.
-
-    A list of refusals; whatever isn't listed is allowed. Without `forks` it can't start processes either. With
-    `keeps_core` a request for other cores succeeds and changes nothing, as libraries make it that don't depend on it.
-    OSError where there is no list for this machine.
-    """
-    steps = _only_this_architecture(machine)
-    rules = _workspaces_rules(forks=forks, keeps_core=keeps_core)
-    steps += _ruled(rules, {**NUMBERS[machine], **REFUSED[machine]})
-    steps += [step for number in sorted(REFUSED[machine].values()) for step in _answer_to(number, errno.EPERM)]
-    return [*steps, _answer(0)]
-
-
-def _workspaces_rules(*, forks: bool, keeps_core: bool) -> Iterator[Rule]:
-    clone = _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
-    if not forks:
-        clone[-1:] = _with_bits(0, _CLONE_THREAD, errno.EPERM)
-        yield from ((name, [_answer(errno.EPERM)]) for name in ("fork", "vfork"))
-    if keeps_core:
-        yield "sched_setaffinity", [(_RETURN, 0, 0, _ERRNO)]  # the error 0: done, as the caller sees it
-    yield "clone", clone
-    yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
-    yield "ioctl", [_low(1), *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)), _answer(0)]
-    yield "socket", _one_of(0, _FAMILIES, errno.EAFNOSUPPORT)
-
-
-def _answer_to(value: int, refusal: int) -> list[Instruction]:
-    """Refuses if the accumulator has this value, else continues with the next step."""
-    return [(_EQUAL, 0, 1, value), _answer(refusal)]
-
-
-def shared_steps(machine: str = _MACHINE) -> list[Instruction]:
+def shared_steps(machine: str = MACHINE) -> list[Instruction]:
     """The filter of a zygote and its candidates: the list, and the calls to keep candidates. Raises OSError."""
-    steps = _only_this_architecture(machine)
+    steps = only_this_architecture(machine)
     numbers = NUMBERS[machine]
     free = sorted(numbers[name] for name in FREE | KEEPING if name in numbers)
-    return [*steps, *_ruled(_shared_rules(), numbers), *_allowed(free), _answer(errno.EPERM)]
+    return [*steps, *ruled(_shared_rules(), numbers), *_allowed(free), answer(errno.EPERM)]
 
 
-def candidates_steps(machine: str = _MACHINE) -> list[Instruction]:
+def candidates_steps(machine: str = MACHINE) -> list[Instruction]:
     """The additional filter of a candidate, which refuses the zygote's calls. Short, as each candidate pays for it."""
-    return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), NUMBERS[machine]), _answer(0)]
+    return [(LOAD, 0, 0, NUMBER_OFFSET), *ruled(_candidates_rules(), NUMBERS[machine]), answer(0)]
 
 
-def verifiers_steps(machine: str = _MACHINE) -> list[Instruction]:
-    """The additional filter of a verifier, by which a listener hears of its calls.
-
-    Nobody may adopt orphans, or have a child that counts as its parent's, since by their parents it is told whose
-    processes are; nor have the kernel send signals to others when something happens to a descriptor.
-    """
-    numbers = NUMBERS[machine]
-    notify: Instruction = (_RETURN, 0, 0, _NOTIFY)
-    maps = [_low(2), (_ANY_BIT, 1, 0, _PROT_EXEC), _answer(0), _low(3), (_ANY_BIT, 0, 1, _MAP_ANONYMOUS), _answer(0)]
-    adopts = [_low(0), (_EQUAL, 0, 1, _SET_CHILD_SUBREAPER), _answer(errno.EPERM), _answer(0)]
-    clone = _without_bits(0, _CLONE_PARENT, errno.EPERM)
-    limits = [_low(0), (_EQUAL, 0, 1, 0), _answer(0), notify]  # 0: one's own
-    rules: list[Rule] = [
-        *(("mmap", [*maps, notify]), ("prctl", adopts), ("clone", clone), ("prlimit64", limits)),
-        *(
-            (name, [_low(1), *(step for each in numbers for step in _answer_to(each, errno.EPERM)), _answer(0)])
-            for name, numbers in (("fcntl", _OWNING_FCNTLS), ("ioctl", _OWNING_IOCTLS))
-        ),
-    ]
-    listened = [step for number in NOTIFIED[machine].values() for step in ((_EQUAL, 0, 1, number), notify)]
-    return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(rules, numbers), *listened, _answer(0)]
-
-
-def _only_this_architecture(machine: str) -> list[Instruction]:
+def only_this_architecture(machine: str) -> list[Instruction]:
+    """The beginning of a filter, which kills for other architectures' calls. OSError where there is no list for one."""
     if machine not in NUMBERS:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     return [
-        (_LOAD, 0, 0, _ARCH_OFFSET),
-        (_EQUAL, 1, 0, AUDIT_ARCH[machine]),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER_OFFSET),
+        (LOAD, 0, 0, _ARCH_OFFSET),
+        (EQUAL, 1, 0, AUDIT_ARCH[machine]),
+        (RETURN, 0, 0, _KILL),
+        (LOAD, 0, 0, NUMBER_OFFSET),
         (_AT_LEAST, 0, 1, _X32_BIT),
-        (_RETURN, 0, 0, _KILL),
+        (RETURN, 0, 0, _KILL),
     ]
 
 
 def _shared_rules() -> Iterator[Rule]:
     """Rules for calls that depend on their arguments. Each begins with a free accumulator and returns."""
-    yield "open", _without_bits(1, _OPENS_TO_CHANGE, errno.EACCES)
-    yield "openat", _without_bits(2, _OPENS_TO_CHANGE, errno.EACCES)
-    yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
-    yield "clone", _without_bits(0, _CLONE_NAMESPACES, errno.EPERM)
-    local = [_low(0), (_EQUAL, 1, 0, _AF_UNIX), _answer(errno.EPERM)]
-    yield "socketpair", [*local, *_one_of(1, _STREAMS, errno.EPERM)]  # asyncio has one
+    yield "open", without_bits(1, _OPENS_TO_CHANGE, errno.EACCES)
+    yield "openat", without_bits(2, _OPENS_TO_CHANGE, errno.EACCES)
+    yield "clone3", [answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
+    yield "clone", without_bits(0, CLONE_NAMESPACES, errno.EPERM)
+    local = [low(0), (EQUAL, 1, 0, _AF_UNIX), answer(errno.EPERM)]
+    yield "socketpair", [*local, *one_of(1, _STREAMS, errno.EPERM)]  # asyncio has one
     for name, flags in (("sendto", 3), ("recvfrom", 3), ("sendmsg", 2), ("recvmsg", 2)):
-        yield name, _without_bits(flags, _MSG_OOB, errno.EOPNOTSUPP)
-    yield "ioctl", _one_of(1, _TERMINAL_FREE_IOCTLS, errno.ENOTTY)
-    yield "fcntl", _one_of(1, _PLAIN_FCNTLS, errno.EPERM)
+        yield name, without_bits(flags, _MSG_OOB, errno.EOPNOTSUPP)
+    yield "ioctl", one_of(1, _TERMINAL_FREE_IOCTLS, errno.ENOTTY)
+    yield "fcntl", one_of(1, _PLAIN_FCNTLS, errno.EPERM)
 
 
 def _candidates_rules() -> Iterator[Rule]:
-    yield "clone", _with_bits(0, _CLONE_THREAD, errno.EPERM)
+    yield "clone", with_bits(0, CLONE_THREAD, errno.EPERM)
     yield "prlimit64", _read_only_limits()
     for name in sorted(KEEPING - {"clone", "prlimit64"}):
-        yield name, [_answer(errno.EPERM)]
+        yield name, [answer(errno.EPERM)]
 
 
-def _ruled(rules: Iterable[Rule], numbers: Mapping[str, int]) -> Iterator[Instruction]:
+def ruled(rules: Iterable[Rule], numbers: Mapping[str, int]) -> Iterator[Instruction]:
+    """Each rule, for the call of its name."""
     for name, rule in rules:
         if name in numbers:
-            yield from [(_EQUAL, 0, len(rule), numbers[name]), *rule]
+            yield from [(EQUAL, 0, len(rule), numbers[name]), *rule]
 
 
-def _without_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
-    return [_low(argument), (_ANY_BIT, 0, 1, bits), _answer(refusal), _answer(0)]
+def without_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
+    """Refuses an argument that has any of these bits."""
+    return [low(argument), (ANY_BIT, 0, 1, bits), answer(refusal), answer(0)]
 
 
-def _one_of(argument: int, values: tuple[int, ...], refusal: int) -> list[Instruction]:
-    tests = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [_low(argument), *tests, _answer(refusal), _answer(0)]
+def one_of(argument: int, values: tuple[int, ...], refusal: int) -> list[Instruction]:
+    """Refuses an argument that is none of these values."""
+    tests = [(EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
+    return [low(argument), *tests, answer(refusal), answer(0)]
 
 
-def _with_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
-    return [_low(argument), (_ANY_BIT, 1, 0, bits), _answer(refusal), _answer(0)]
+def with_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
+    """Refuses an argument that has none of these bits."""
+    return [low(argument), (ANY_BIT, 1, 0, bits), answer(refusal), answer(0)]
 
 
 def _read_only_limits() -> list[Instruction]:
     """Requires `new_limit`, a pointer, to be null in both halves."""
     return [
-        _low(2),
-        (_EQUAL, 0, 2, 0),
-        (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 2 * 8 + 4),
-        (_EQUAL, 1, 0, 0),
-        _answer(errno.EPERM),
-        _answer(0),
+        low(2),
+        (EQUAL, 0, 2, 0),
+        (LOAD, 0, 0, _ARGUMENTS_OFFSET + 2 * 8 + 4),
+        (EQUAL, 1, 0, 0),
+        answer(errno.EPERM),
+        answer(0),
     ]
 
 
@@ -347,7 +236,7 @@ def _allowed(numbers: list[int]) -> Iterator[Instruction]:
     for first, last in _spans(numbers):
         yield (_AT_LEAST, 0, 2, first)
         yield (_ABOVE, 1, 0, last)
-        yield _answer(0)
+        yield answer(0)
 
 
 def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -360,10 +249,11 @@ def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def _low(argument: int) -> Instruction:
+def low(argument: int) -> Instruction:
     """Loads the lower half of an argument; both architectures are little-endian."""
-    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument)
+    return (LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument)
 
 
-def _answer(number: int) -> Instruction:
-    return (_RETURN, 0, 0, _ERRNO | number if number else _ALLOW)
+def answer(number: int) -> Instruction:
+    """Refuses by this error, or allows by 0."""
+    return (RETURN, 0, 0, ERRNO | number if number else _ALLOW)

@@ -1,7 +1,6 @@
-"""Prepared repositories in which something works that isn't trusted: an agent, a patch, its tests.
+"""Commands in prepared repositories, of what isn't trusted: an agent, a patch, its tests.
 
-`git` makes checkouts and takes diffs, `folders` is where they lie, `local` runs commands in them. What a command is
-held to is here.
+What a command is and is held to, and what a backend is that runs it. The system `workspaces` has those of koderz.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class Services:
 class RewardChannel:
     """The channel by which a verifier gives its rewards, guarded against the agent's programs that it starts.
 
-    A program is the agent's if it is one of the files that it changed, or made of them. See `linux.channel`.
+    A program is the agent's if it is one of the files that it changed, or made of them: see `inside.channel` there.
     """
 
     folder: Path

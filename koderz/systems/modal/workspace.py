@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Self
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.meter import Meter, current
+from koderz.sandbox.scratch import own_folder
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running
-from koderz.sandbox.workspace.docker import ENVIRONMENT, PASSWORD, USER
-from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
-from koderz.sandbox.workspace.shipping import Contact, Remote, interpreter
-from koderz.sandbox.workspace.watching import Output
 from koderz.systems.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
 from koderz.systems.modal.sandbox import PYTHON, START_SECONDS, end_leftovers, end_sandboxes, make_ready, process
+from koderz.systems.workspaces.docker import ENVIRONMENT, PASSWORD, USER
+from koderz.systems.workspaces.folders import TREE, make_tree, without
+from koderz.systems.workspaces.shipping import Contact, Remote, interpreter
+from koderz.systems.workspaces.watching import Output
 
 if TYPE_CHECKING:
     import modal

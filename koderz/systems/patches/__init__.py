@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import koderz.systems.workspaces  # noqa: F401 without which nothing is measured
 from koderz.settings.systems import System
 
 _HERE = "koderz.systems.patches"

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox import open_timed
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.git import require_git
+from koderz.sandbox.scratch import scratch
 from koderz.settings.schema import Settings
 from koderz.suites.suite import RunContext
 from koderz.systems.patches.measuring.verdicts import STRAY
 from koderz.systems.patches.suite import PerformanceSuite
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Trees
+from koderz.systems.workspaces.git import require_git
+from koderz.systems.workspaces.opening import open_timed
 from koderz.types import Task
 
 

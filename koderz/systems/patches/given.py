@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.git import export
-from koderz.suites.predictions import parse_predictions
+from koderz.sandbox.scratch import scratch
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.tasks import PerfTask, chosen
+from koderz.systems.workspaces.git import export
+from koderz.systems.workspaces.predictions import parse_predictions
 
 _DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)  # which no line of JSON holds
 _CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)

@@ -15,7 +15,9 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.suites.environments import (
+from koderz.suites.keys import meant, require_keys
+from koderz.systems.patches.tasks import GITHUB, PerfTask
+from koderz.systems.workspaces.environments import (
     WHICH,
     EnvironmentRule,
     RowRule,
@@ -24,8 +26,6 @@ from koderz.suites.environments import (
     fits,
     interpreter_of,
 )
-from koderz.suites.keys import meant, require_keys
-from koderz.systems.patches.tasks import GITHUB, PerfTask
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
 _PARALLEL = re.compile(r"(?:--tensor-parallel-size|--tp-size|--tp|-tp)[ =]+(\d+)")

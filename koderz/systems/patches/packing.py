@@ -12,15 +12,15 @@ from pathlib import Path
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.remote import pack
+from koderz.sandbox.scratch import scratch
 from koderz.systems.patches.given import agents_in, given_by
 from koderz.systems.patches.machines import Rules, idle_rules, read_rules
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.services import ABSENT, can_serve
 from koderz.systems.patches.sources import tasks_of
 from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.remote import pack
 
 _MARK = b"koderz-perf\n"
 _MOST = 64 << 20  # bytes of a packed tree

@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 
 from koderz.errors import Unreachable
-from koderz.sandbox.workspace import git
 from koderz.settings.paths import cache_folder
 from koderz.systems.patches.tasks import PROMPT, Needs, PerfTask, workload
+from koderz.systems.workspaces import git
 
 _FOLDER = Path(__file__).with_name("releases")
 _WORDS = "download --quiet --disable-pip-version-check --no-deps --only-binary :all: --retries 1 --timeout 20"

@@ -67,7 +67,7 @@ def _is_toml(dataset: Path) -> bool:
 KINDS = ("good", "weak", "no-op", "wrong", "memoise", "disk", "clocks", "fork", "tests")
 
 _FOLDER = Path(__file__).with_name("repositories")
-_AUTHOR = "koderz <koderz@localhost> 946684800 +0000"  # as `koderz.sandbox.workspace.git` commits
+_AUTHOR = "koderz <koderz@localhost> 946684800 +0000"  # as `koderz.systems.workspaces.git` commits
 _APPENDED = {
     "no-op": "\n# Looked at once more: this is as fast as it can be.\n",
     "memoise": """

@@ -14,9 +14,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import open_timed
 from koderz.sandbox.workspace import Images, Timed
-from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
 from koderz.suites.reviews import reviewed
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
@@ -30,6 +28,8 @@ from koderz.systems.patches.published import refused
 from koderz.systems.patches.released import fetch
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Trees
+from koderz.systems.workspaces.git import require_git
+from koderz.systems.workspaces.opening import open_timed
 from koderz.types import EXCLUSIVE, Headline, Measure, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.messages import text_of
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.git import inner_path
 from koderz.suites import task_digest
 from koderz.suites.keys import require_keys
 from koderz.systems.patches.services import ABSENT, METRICS, Service, can_serve, read_load, server_load
+from koderz.systems.workspaces.git import inner_path
 
 GITHUB = "https://github.com/"  # which rows leave out
 KINDS = ("workload", "serving", "throughput", "latency")

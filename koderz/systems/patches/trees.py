@@ -16,17 +16,19 @@ from types import TracebackType
 from typing import Self, cast
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.images.tree import is_same
 from koderz.sandbox.once import Once
-from koderz.sandbox.workspace import CHECKOUT, Command, Ended, Image, Images, Limits, Mount, Running, Timed, git
-from koderz.sandbox.workspace.folders import new_path, own_folder, scratch
-from koderz.sandbox.workspace.guarding import SETTINGS, guard
-from koderz.sandbox.workspace.remote import unpack as unpack_tree
-from koderz.sandbox.workspace.scripts import Script, run_script
+from koderz.sandbox.scratch import own_folder, scratch
+from koderz.sandbox.workspace import CHECKOUT, Command, Ended, Image, Images, Limits, Mount, Running, Timed
 from koderz.settings.paths import home_folder
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.released import unpack
 from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.folders import new_path
+from koderz.systems.workspaces.guarding import SETTINGS, guard
+from koderz.systems.workspaces.images.tree import is_same
+from koderz.systems.workspaces.remote import unpack as unpack_tree
+from koderz.systems.workspaces.scripts import Script, run_script
 
 MOST_DIFF = 10 << 20  # bytes
 _INSTALL_SECONDS, _TEST_SECONDS = 1800.0, 600.0
@@ -40,7 +42,7 @@ class Applied:
 
     status: str  # passed, test_failed, patch_failed or empty_patch
     why: str = ""
-    way: str = ""  # of `koderz.sandbox.workspace.git.WAYS`
+    way: str = ""  # of `koderz.systems.workspaces.git.WAYS`
     tampering: tuple[str, ...] = ()  # what was dropped, as `path: why`
 
 

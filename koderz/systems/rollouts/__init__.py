@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import koderz.systems.workspaces  # noqa: F401 without which no agent works
 from koderz.settings.systems import System
 
 _HERE = "koderz.systems.rollouts"

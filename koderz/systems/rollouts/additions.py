@@ -26,9 +26,9 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import tarfile_with_filters as tarfile
-from koderz.sandbox.workspace.folders import files_below, leads_out, made_whole
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import require_keys
+from koderz.systems.workspaces.folders import files_below, leads_out, made_whole
 
 Kind = Literal["skill", "mcp", "context", "memory", "system_prompt"]
 KINDS: Mapping[str, Kind] = {

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from koderz.sandbox.images.tree import Layers
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.guarding import guard
-from koderz.sandbox.workspace.snapshots import Listing, changes, copy_tree
 from koderz.systems.rollouts.artifacts import Collected
 from koderz.systems.rollouts.carrying import carry_outside
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.guarding import guard
+from koderz.systems.workspaces.images.tree import Layers
+from koderz.systems.workspaces.snapshots import Listing, changes, copy_tree
 
 Graded = Literal["both", "fresh", "published", "judge"]
 Carried = Literal["workdir", "root"]

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from koderz.sandbox.archives import tarfile_with_filters as tarfile
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command, Limits, Mount
-from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.tasks import PUBLISHED, Artifact, Rollout
 from koderz_tracker.files import write_whole
 

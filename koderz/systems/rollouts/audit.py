@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
 from koderz.systems.rollouts.grading import grade, grade_published
@@ -28,6 +27,7 @@ from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import terms_of
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.workspaces import git
 
 _EXPLOIT_SECONDS = 60.0
 _LEAST_SECONDS = 5.0  # of a run of the tests

@@ -21,8 +21,8 @@ from typing import IO
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import Member, damage, decompressed, forget
-from koderz.sandbox.images.tree import copy_file, resolved
 from koderz.suites.keys import misspelt
+from koderz.systems.workspaces.images.tree import copy_file, resolved
 
 _WILDCARDS = re.compile(r"[*?\[]")
 _PART = re.compile(r"\[(\^?)((?:\\.|[^\]\\])+)\]|\\(.)|(\*+)|(\?)|(.)", re.DOTALL)

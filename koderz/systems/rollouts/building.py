@@ -14,22 +14,23 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images import UnpackedImage
-from koderz.sandbox.images.changes import copy_folder
-from koderz.sandbox.images.tree import Layers, copy_file, is_white_out, make_opaque, mode_of, resolved
 from koderz.sandbox.once import Once
+from koderz.sandbox.scratch import remove
 from koderz.sandbox.workspace import Command, Limits
-from koderz.sandbox.workspace.built import NAMES, building, find_built, seal
-from koderz.sandbox.workspace.folders import make_tree, remove
-from koderz.sandbox.workspace.hosted import HOST, host_image
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.proxy import PublicHosts, proxying
-from koderz.sandbox.workspace.rooted import UPPER
 from koderz.systems.rollouts.build_context import Copy, copy_into
 from koderz.systems.rollouts.dockerfile import BuildStage, Run
 from koderz.systems.rollouts.environments import SCRATCH
 from koderz.systems.rollouts.packages import Packages, explained
 from koderz.systems.rollouts.tasks import Environment
+from koderz.systems.workspaces.built import NAMES, building, find_built, seal
+from koderz.systems.workspaces.folders import make_tree
+from koderz.systems.workspaces.hosted import HOST, host_image
+from koderz.systems.workspaces.images import UnpackedImage
+from koderz.systems.workspaces.images.changes import copy_folder
+from koderz.systems.workspaces.images.tree import Layers, copy_file, is_white_out, make_opaque, mode_of, resolved
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.proxy import PublicHosts, proxying
+from koderz.systems.workspaces.rooted import UPPER
 
 _RUN_SECONDS = 1800.0
 _RUN_MEMORY = 4096

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Backend
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
@@ -27,6 +26,7 @@ from koderz.systems.rollouts.options import AMOUNT
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.turned import test_files, with_tests
 from koderz.systems.rollouts.workspaces import open_backend
+from koderz.systems.workspaces.images import ImageStore
 from koderz_tracker.files import write_whole
 
 SUFFIX = "#canary"

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from koderz.sandbox.images.changes import ImageChange, carry
-from koderz.sandbox.images.tree import Layers, copy_file
 from koderz.sandbox.workspace import HOME, Backend
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.rooted import UPPER
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces.images.changes import ImageChange, carry
+from koderz.systems.workspaces.images.tree import Layers, copy_file
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.rooted import UPPER
 
 _OF_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "boot")  # where nothing is changed or removed
 _NEVER = ("tmp", "var/tmp", "dev", "proc", "sys", "run", "tests", "logs", "solution", "opt/koderz")

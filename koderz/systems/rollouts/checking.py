@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend
-from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout

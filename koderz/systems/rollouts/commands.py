@@ -30,11 +30,11 @@ from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
-    from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.results import Benchmark
+    from koderz.systems.workspaces.images import ImageStore
 
 DATA = Path("data")
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
@@ -188,11 +188,11 @@ def _runnable(
 
     Raises KoderzError if there are none.
     """
-    from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.agents.adapters import require_taken
     from koderz.systems.rollouts.omissions import require_none, workable
     from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, runnable
     from koderz.systems.rollouts.terms import fresh_only
+    from koderz.systems.workspaces.images import ImageStore
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
     making = _making(said, images)
@@ -237,10 +237,10 @@ def _making(said: Mapping[str, Any], images: ImageStore) -> Making:
 
 def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:
     """The entries with those of canaries among them, as many as are asked for."""
-    from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.canaries import canaries_of, with_canaries
     from koderz.systems.rollouts.options import wrong_amount
     from koderz.systems.rollouts.runnable import ROOTED, placed
+    from koderz.systems.workspaces.images import ImageStore
 
     amount = said["canaries"]
     if not amount:

@@ -13,9 +13,9 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Limits, Services
-from koderz.sandbox.workspace.cores import available_cores
 from koderz.systems.rollouts.recipes import Recipe
 from koderz.systems.rollouts.tasks import Need, RequestedResources
+from koderz.systems.workspaces.cores import available_cores
 
 REFUSED = "what no container of koderz has"
 """The machine that settings need which koderz gives to nobody."""

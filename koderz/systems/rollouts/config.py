@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox import SANDBOXES, has_workspaces
+from koderz.sandbox import SANDBOXES
 from koderz.settings.trust import READS, RUNS_CODE
 from koderz.systems.rollouts.additions import KINDS, LARGEST_TEXT, Addition, read_additions, sources_of
 from koderz.systems.rollouts.agents.adapters import ACP
@@ -27,6 +27,7 @@ from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout, in_parts, with_digest
+from koderz.systems.workspaces.opening import has_workspaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from koderz.sandbox.workspace.scripts import TAMPERED, Script, ScriptResult
 from koderz.systems.rollouts.opposites import Opposite, opposites
+from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult
 
 RunAll = Callable[[Sequence[Script]], Awaitable[Sequence[ScriptResult]]]
 """Runs scripts, one after the other, in a fresh checkout."""

@@ -69,7 +69,7 @@ def clean(
     Examples:
         koderz rollouts clean --dry-run
     """
-    from koderz.sandbox.workspace.built import BuiltEnvironment, built_environments, kept_folder, remove_built
+    from koderz.systems.workspaces.built import BuiltEnvironment, built_environments, kept_folder, remove_built
 
     removed, kept = list[BuiltEnvironment](), list[BuiltEnvironment]()
     for each in built_environments():

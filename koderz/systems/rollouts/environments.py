@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images import ImageStore, StoredImage
-from koderz.sandbox.images.references import parse_reference
 from koderz.sandbox.workspace import Image
-from koderz.sandbox.workspace.built import NAMES
-from koderz.sandbox.workspace.hosted import HOST, host_image
 from koderz.systems.rollouts.build_context import Copy
 from koderz.systems.rollouts.dockerfile import Build, Run, follow
 from koderz.systems.rollouts.tasks import Environment, Rollout, in_parts
+from koderz.systems.workspaces.built import NAMES
+from koderz.systems.workspaces.hosted import HOST, host_image
+from koderz.systems.workspaces.images import ImageStore, StoredImage
+from koderz.systems.workspaces.images.references import parse_reference
 
 SCRATCH = "scratch"
 """The name of the empty image."""

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.folders import files_below
-from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
 from koderz.systems.rollouts.compose import Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.tasks import Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import shown_below
+from koderz.systems.workspaces.folders import files_below
+from koderz.systems.workspaces.scripts import Script
 from koderz_tracker.files import MB
 
 _LARGEST = 64 * MB  # of a file that describes a task

@@ -16,10 +16,8 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import Backend, Command, Mount, git
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.guarding import guard
-from koderz.sandbox.workspace.scripts import TAMPERED, Script, ScriptResult, run_script
+from koderz.sandbox.scratch import scratch
+from koderz.sandbox.workspace import Backend, Command, Mount
 from koderz.systems.rollouts import afresh, turned, verifiers
 from koderz.systems.rollouts.artifacts import Collected, files_of, published, put_back
 from koderz.systems.rollouts.carrying import root_of
@@ -31,6 +29,9 @@ from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.swebench.rows import Instance
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.guarding import guard
+from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult, run_script
 
 _LACKS = re.compile(r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error: unrecognized arguments", re.MULTILINE)
 

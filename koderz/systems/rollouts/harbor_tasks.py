@@ -11,7 +11,6 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.sandbox.workspace.folders import files_below
 from koderz.systems.rollouts.additions import Addition, server_name
 from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
@@ -39,6 +38,7 @@ from koderz.systems.rollouts.tasks import (
     Stage,
     Verifier,
 )
+from koderz.systems.workspaces.folders import files_below
 
 _COMPOSE = "docker-compose.yaml"
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")

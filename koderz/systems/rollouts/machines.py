@@ -12,16 +12,17 @@ from pathlib import Path, PurePosixPath
 from typing import cast
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount, git
-from koderz.sandbox.workspace.folders import files_below
-from koderz.sandbox.workspace.guarding import guard
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.snapshots import Listing, copy_tree
+from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount
 from koderz.systems.rollouts.artifacts import Collected, put_back
 from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Verifier
 from koderz.systems.rollouts.tools import command_with, stands_in
 from koderz.systems.rollouts.trees import shown
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.folders import files_below
+from koderz.systems.workspaces.guarding import guard
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.snapshots import Listing, copy_tree
 
 _TESTS = "/tests"
 _OWN = "/opt/koderz/tests.sh"

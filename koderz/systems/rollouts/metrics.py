@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command, Mount
-from koderz.sandbox.workspace.folders import scratch
 
 _SECONDS = 60.0
 _FOLDER = "/opt/koderz/metrics"

@@ -13,15 +13,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from koderz.sandbox.images import UnpackedImage
-from koderz.sandbox.images.tree import Layers
-from koderz.sandbox.workspace import userland
-from koderz.sandbox.workspace.hosted import HOST, host_image
 from koderz.systems.rollouts.build_context import Copy
 from koderz.systems.rollouts.dockerfile import Build, Run, follow
 from koderz.systems.rollouts.environments import Making
 from koderz.systems.rollouts.packages import present
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces import userland
+from koderz.systems.workspaces.hosted import HOST, host_image
+from koderz.systems.workspaces.images import UnpackedImage
+from koderz.systems.workspaces.images.tree import Layers
 
 Kind = Literal["image", "apt", "pip", "npm"]
 _SEPARATORS = re.compile(r"&&|\|\||[;|&\n(){}]")

@@ -15,8 +15,8 @@ from koderz.settings.trust import RUNS_CODE, SENDS
 from koderz.suites.options import cluster_column
 
 if TYPE_CHECKING:
-    from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.environments import Making
+    from koderz.systems.workspaces.images import ImageStore
 
 AMOUNT = re.compile(r"(\d{1,5})(%?)")
 """An amount of canaries: a number of them, or a share of the tasks in per cent."""
@@ -167,8 +167,9 @@ async def usual_sandbox(environ: Mapping[str, str]) -> str:
 
     Raises KoderzError for one that isn't known.
     """
-    from koderz.sandbox import SANDBOXES, has_workspaces
+    from koderz.sandbox import SANDBOXES
     from koderz.sandbox.docker import DOCKER
+    from koderz.systems.workspaces.opening import has_workspaces
 
     if named := environ.get(_VARIABLE, ""):
         if not has_workspaces(named):

@@ -22,9 +22,10 @@ from typing import IO, Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import Member, damage, decompressed, forget
-from koderz.sandbox.images.tree import Layers, copy_file, mode_of, read_in_root, resolved
-from koderz.sandbox.workspace import BRIDGE_URL, Ended, Mount, userland
-from koderz.sandbox.workspace.proxy import variables
+from koderz.sandbox.workspace import BRIDGE_URL, Ended, Mount
+from koderz.systems.workspaces import userland
+from koderz.systems.workspaces.images.tree import Layers, copy_file, mode_of, read_in_root, resolved
+from koderz.systems.workspaces.proxy import variables
 
 REAL_APT = "/opt/koderz/apt-get"  # the image's own, where lines reach the network
 BUILD, WHEELS = "/opt/koderz/build", "/opt/koderz/packages"

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images import StoredImage
-from koderz.sandbox.workspace import Services, userland
+from koderz.sandbox.workspace import Services
 from koderz.systems.rollouts.build_context import Copy, Folder
 from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, Run, follow
 from koderz.systems.rollouts.dockerfile_syntax import parse
 from koderz.systems.rollouts.tasks import RequestedResources, Step
+from koderz.systems.workspaces import userland
+from koderz.systems.workspaces.images import StoredImage
 
 _USUAL = "/app"
 _ASSUMED = StoredImage("", "", Path(), _USUAL, {"PATH": PATH})

@@ -19,10 +19,10 @@ import msgspec
 import orjson
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.folders import made_whole
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import meant, require_keys
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.folders import made_whole
 
 if TYPE_CHECKING:
     from packaging.version import Version

@@ -8,9 +8,9 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Backend
-from koderz.sandbox.workspace.cores import available_cores
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout
+from koderz.systems.workspaces.cores import available_cores
 
 OFFLINE = Network("no-network")
 _NETWORKS: Mapping[str, Sequence[str]] = {

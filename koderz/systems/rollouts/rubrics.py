@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koderz.sandbox.workspace.scripts import ScriptResult
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces.scripts import ScriptResult
 
 
 @dataclass(frozen=True, slots=True)

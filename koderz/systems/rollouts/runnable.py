@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.sandbox.docker import CLIENTS, has_compose
-from koderz.sandbox.images import ImageStore
+from koderz.sandbox.docker import CLIENTS
 from koderz.systems.rollouts.environments import Making, environed
 from koderz.systems.rollouts.harbor_tasks import IMAGED
 from koderz.systems.rollouts.tasks import Rollout, in_parts
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.services import has_compose
 
 ROOTED = ("local", "contained")
 """The sandboxes that run in the root of an image without a daemon."""

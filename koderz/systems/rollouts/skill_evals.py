@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.folders import leads_out
-from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.dataset import Row
 from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout, Rubric, SkillEval
+from koderz.systems.workspaces.folders import leads_out
+from koderz.systems.workspaces.scripts import Script
 from koderz_tracker.files import MB
 
 _FILE = "evals/evals.json"  # of a skill's folder

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox import open_workspaces
-from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Backend
-from koderz.sandbox.workspace.git import GitError
-from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
@@ -44,6 +40,10 @@ from koderz.systems.rollouts.tools import stands_in
 from koderz.systems.rollouts.use import USED
 from koderz.systems.rollouts.variants import Variants, additions_by_arm
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
+from koderz.systems.workspaces.git import GitError
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.opening import open_workspaces
 from koderz.types import JUDGED, Measure, Message, Reply, Task, Verdict
 from koderz_tracker.messages import text_of
 

@@ -121,12 +121,12 @@ class Read(NamedTuple):
 def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> Read:
     """The tasks at these places as they are written. Raises KoderzError for a place that has none."""
     from koderz.engines.owners import schema_here
-    from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
     from koderz.systems.rollouts.datasets import Dataset, each_once, read_dataset
     from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.runnable import Omission
+    from koderz.systems.workspaces.images import ImageStore
 
     given = {"suite": "rollouts", **given}
     schema = schema_here(given, scope=OWN)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from koderz.sandbox.workspace import Image, Limits, Services
-from koderz.sandbox.workspace.scripts import Script
+from koderz.systems.workspaces.scripts import Script
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.additions import Addition

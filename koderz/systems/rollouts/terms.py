@@ -15,10 +15,8 @@ from dataclasses import replace
 import msgspec
 
 from koderz.errors import Fault
-from koderz.sandbox.images import ImageStore
-from koderz.sandbox.workspace import CHANNEL_GUARDS, git
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.guarding import GUARDS
+from koderz.sandbox.scratch import scratch
+from koderz.sandbox.workspace import CHANNEL_GUARDS
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.afresh import Solution, Terms, Work
@@ -29,6 +27,9 @@ from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.guarding import GUARDS
+from koderz.systems.workspaces.images import ImageStore
 from koderz_tracker.files import write_whole
 
 LIFTABLE = (*GUARDS, *CHANNEL_GUARDS, "reports", "assertions")

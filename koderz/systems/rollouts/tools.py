@@ -17,9 +17,10 @@ from pathlib import Path, PurePosixPath
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import damage
-from koderz.sandbox.workspace import Mount, userland
-from koderz.sandbox.workspace.folders import own_folder
+from koderz.sandbox.scratch import own_folder
+from koderz.sandbox.workspace import Mount
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces import userland
 
 TOOLS = "/opt/koderz/tools"
 

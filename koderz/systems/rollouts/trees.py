@@ -10,11 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import cast
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
-from koderz.sandbox.workspace.folders import files_below, scratch
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
+from koderz.sandbox.workspace import Backend, Command, Images, Limits
 from koderz.systems.rollouts.swebench.places import break_tree
 from koderz.systems.rollouts.tasks import Rollout, Step
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.folders import files_below
+from koderz.systems.workspaces.local import Local
 from koderz_tracker.causes import Cause
 
 _RUN_SECONDS = 600.0

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from koderz.sandbox.workspace.folders import files_below, scratch
-from koderz.sandbox.workspace.scripts import TAMPERED, Canaries, Script, ScriptResult
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.doubt import unbelieved
 from koderz.systems.rollouts.opposites import opposites
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.verifiers import Run
+from koderz.systems.workspaces.folders import files_below
+from koderz.systems.workspaces.scripts import TAMPERED, Canaries, Script, ScriptResult
 
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
 STILL_REWARDED = "it gives the same reward where its tests claim the opposite"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from koderz.errors import Fault
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHANNEL_GUARDS, Backend, Command, Ended, Mount, RewardChannel
-from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.machines import test_command, verifier_of
 from koderz.systems.rollouts.reporting import reporting, tests_in
 from koderz.systems.rollouts.tasks import Rollout

@@ -15,12 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox import open_workspaces
-from koderz.sandbox.images import ImageStore
 from koderz.sandbox.once import Once
-from koderz.sandbox.workspace import Backend, Command, Launch, Mount, git
-from koderz.sandbox.workspace.folders import TREE, files_below, new_path
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace import Backend, Command, Launch, Mount
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.afresh import Terms
@@ -29,6 +25,11 @@ from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Stage
 from koderz.systems.rollouts.trees import prepared, shown
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.folders import TREE, files_below, new_path
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.opening import open_workspaces
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.agents.servers import Servers, Tool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox import SANDBOXES, Job, JobResult, Opening, Sandbox, open_sandbox, open_workspaces
+from koderz.sandbox import SANDBOXES, Job, JobResult, Opening, Sandbox, open_sandbox
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.linux.isolation import SECCOMP
 from koderz.settings.schema import Settings
@@ -131,7 +131,7 @@ def test_sandbox_of_a_function_is_calibrated_where_it_has_a_speed() -> None:
 
 def test_sandbox_without_workspaces_says_so() -> None:
     with pytest.raises(KoderzError, match="--sandbox gullible: no commands of agents or patches can be run there"):
-        open_workspaces("gullible", Settings(sandbox="gullible"))
+        SANDBOXES.load("gullible").open_workspaces(Settings(sandbox="gullible"))
 
 
 def test_sandbox_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.runs.judge import read_samples
-from koderz.suites.predictions import read_predictions
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tables import read_rows
 from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
@@ -44,6 +43,7 @@ from koderz.systems.rollouts.datasets import read_dataset
 from koderz.systems.rollouts.swebench.rows import read_instances
 from koderz.systems.serving.options import ServingOptions
 from koderz.systems.serving.prompts import load_prompts
+from koderz.systems.workspaces.predictions import read_predictions
 from tests.koderz.suites.rows import complaint, written
 from tests.koderz.systems.code.test_livecodebench import ROWS as CONTESTS
 from tests.koderz.systems.long_context.encrypted import CANARY

@@ -11,15 +11,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHECKOUT, Command, Ended, Limits, Mount
-from koderz.sandbox.workspace.folders import make_tree, scratch
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.uncontained import Uncontained
-from koderz.sandbox.workspace.userland import Python, python_at
+from koderz.settings.systems import own_names
 from koderz.types import Judging
+
+if TYPE_CHECKING:
+    from koderz.systems.workspaces.userland import Python
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _FILE, _SCRIPT = "task.json", "runner.py"
@@ -51,6 +52,8 @@ class TestingInterpreter:
     @cached_property
     def found(self) -> Python:
         """Raises KoderzError where no interpreter runs at the path."""
+        from koderz.systems.workspaces.userland import python_at
+
         found = python_at(self.path)
         if found is None:
             raise KoderzError(f"--python {self.path}: no Python runs there; name the interpreter of an environment")
@@ -70,6 +73,10 @@ class TestingInterpreter:
 
     async def tested(self, program: str, test: str, limits: Judging) -> tuple[Ended, Any, str]:
         """How the tests of a program ended, what they reported, if anything, and what contained them."""
+        from koderz.systems.workspaces.folders import make_tree
+        from koderz.systems.workspaces.local import Local
+        from koderz.systems.workspaces.uncontained import Uncontained
+
         backend = Uncontained() if self.sandbox == "uncontained" else Local()
         token = secrets.token_hex(16)
         with scratch() as place:
@@ -105,11 +112,16 @@ def _reported(output: str, token: str) -> Any:
 
 
 def require_sandbox(name: str) -> None:
-    """Raises KoderzError for a sandbox that has no interpreter of this machine."""
+    """Raises KoderzError for a sandbox that has no interpreter of this machine, and where there are no workspaces."""
     if name not in ("", "contained", "local", "uncontained"):
         raise KoderzError(
             f"--sandbox {name}: the libraries of bigcodebench are those of an interpreter on this machine; leave "
             "--sandbox out"
+        )
+    if "local" not in own_names("workspaces"):
+        raise KoderzError(
+            "--suite bigcodebench: its tasks are tested by the system workspaces, which this installation of "
+            "koderz lacks"
         )
 
 

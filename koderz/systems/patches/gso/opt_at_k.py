@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.predictions import prediction_rows
 from koderz.suites.tables import kind_of
 from koderz.systems.patches.gso.reports import Prediction
 from koderz.systems.patches.measuring.verdicts import FAR
+from koderz.systems.workspaces.predictions import prediction_rows
 from koderz_tracker.clusters import pass_at_k_in
 from koderz_tracker.rates import pass_at_k
 

@@ -13,8 +13,8 @@ from statistics import median
 from typing import NamedTuple
 
 from koderz.errors import Fault
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
-from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.patches.measuring.verdicts import Leg, Timing
 from koderz.systems.patches.measuring.wire import MOST, Frames, ProtocolBroken, how_ended
 from koderz.systems.patches.tasks import PerfTask

@@ -19,8 +19,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from koderz.errors import Fault
+from koderz.sandbox.scratch import make_usable, scratch
 from koderz.sandbox.workspace import CHECKOUT, HOME, Mount, Timed
-from koderz.sandbox.workspace.folders import make_usable, scratch
 from koderz.systems.patches.measuring.legs import (
     TOOLS,
     CallTimes,

@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Limits, Running, Timed
-from koderz.sandbox.workspace.folders import scratch
 from koderz.suites.loads import LoadError, LoadResult, SandboxedLoad
 from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED
 from koderz.systems.patches.measuring.verdicts import Leg

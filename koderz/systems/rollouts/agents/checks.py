@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.images import ImageStore
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command
-from koderz.sandbox.workspace.docker import Docker, Podman
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.settings.systems import own_names, required
 from koderz.solvers import SOLVERS
 from koderz.systems.rollouts.options import usual_sandbox
+from koderz.systems.workspaces.docker import Docker, Podman
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.uncontained import Uncontained
 from koderz.types import Finding
 
 

@@ -26,10 +26,11 @@ import koderz_tracker
 from koderz.connections import httpx, open_client, told
 from koderz.errors import Fault, KoderzError
 from koderz.models.transport import proxy_for
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Mount
-from koderz.sandbox.workspace.folders import TREE, scratch
 from koderz.systems.rollouts.additions import Addition, server_name
 from koderz.systems.rollouts.agents.traffic import LARGEST, Traffic, digests_of, listed_in, messages_of, text_of_answer
+from koderz.systems.workspaces.folders import TREE
 from koderz_tracker.scrubber import is_secret_variable
 
 RELAY = Path(__file__).parents[1] / "guest/relay.py"

@@ -19,9 +19,7 @@ from typing import Literal
 
 from koderz.errors import Fault
 from koderz.sandbox.once import Once
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.scripts import TAMPERED, Script, ScriptResult, run_script
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.doubt import RunAll, unbelieved
 from koderz.systems.rollouts.opposites import opposites
 from koderz.systems.rollouts.swebench.parsers import FAILED, PASSED, SKIPPED, XFAIL, Statuses, runner_of
@@ -35,6 +33,8 @@ from koderz.systems.rollouts.swebench.places import (
 from koderz.systems.rollouts.swebench.reports import END, Report, blank, graded, report_of, statuses_in
 from koderz.systems.rollouts.swebench.rows import Instance
 from koderz.systems.rollouts.swebench.scripts import EvalScript
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult, run_script
 
 By = Literal["pytest", "log", "published"]
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import cast
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.images.tree import is_same
 from koderz.sandbox.once import Once
-from koderz.sandbox.workspace import Backend, Command, Ended, Images, Limits, Mount, git
-from koderz.sandbox.workspace.folders import new_path, remove, scratch
-from koderz.sandbox.workspace.guarding import guard
-from koderz.sandbox.workspace.scripts import Script
-from koderz.suites.environments import interpreter_of
+from koderz.sandbox.scratch import remove, scratch
+from koderz.sandbox.workspace import Backend, Command, Ended, Images, Limits, Mount
 from koderz.systems.rollouts.swebench.rows import Instance
 from koderz.systems.rollouts.swebench.scripts import EvalScript
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.environments import interpreter_of
+from koderz.systems.workspaces.folders import new_path
+from koderz.systems.workspaces.guarding import guard
+from koderz.systems.workspaces.images.tree import is_same
+from koderz.systems.workspaces.scripts import Script
 
 SECONDS = 1800.0  # of an eval script, as the official harness has it
 

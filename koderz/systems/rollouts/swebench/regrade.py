@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.images import ImageStore
-from koderz.sandbox.workspace.local import Local
-from koderz.suites.environments import read_environments
-from koderz.suites.predictions import Prediction, read_predictions
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.places import InstancePlaces, variables_of
 from koderz.systems.rollouts.swebench.reports import Report, blank, report_of
 from koderz.systems.rollouts.swebench.rows import Instance, read_instances, with_substitute
+from koderz.systems.workspaces.environments import read_environments
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.predictions import Prediction, read_predictions
 
 LOG = "test_output.txt"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images import ImageStore
 from koderz.suites.dataset import Row
-from koderz.suites.environments import EnvironmentRule, first_fitting
 from koderz.suites.tables import read_rows
 from koderz.systems.rollouts.swebench.dialects import VERSION_5, as_version_5
 from koderz.systems.rollouts.swebench.parsers import Parser, Statuses, parser_of, summary_parser
 from koderz.systems.rollouts.swebench.reports import EvalType, Expected, RuleName
 from koderz.systems.rollouts.swebench.scripts import TESTBED
+from koderz.systems.workspaces.environments import EnvironmentRule, first_fitting
+from koderz.systems.workspaces.images import ImageStore
 
 _LONGEST_METADATA = 100  # characters of a field
 DEPRECATED = "deprecated"  # the split of tasks that a repository keeps without publishing them

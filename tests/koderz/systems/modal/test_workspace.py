@@ -15,12 +15,12 @@ import pytest
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.meter import Meter, metered
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
-from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.modal.names import sandbox_cost
 from koderz.systems.modal.workspace import Modal
 from tests.conftest import PATIENCE, wait_for
-from tests.koderz.sandbox.workspace.legs import LEG, talked
+from tests.koderz.systems.workspaces.legs import LEG, talked
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from koderz.errors import Unreachable
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.workspaces.local import Local
 
 SLOW = "def total(n):\n    result = 0\n    for each in range(n):\n        result += each\n    return result\n"
 FAST = "def total(n):\n    return n * (n - 1) // 2\n"

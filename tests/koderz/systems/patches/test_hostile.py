@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from koderz.sandbox.exclusive import open_exclusive
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.patches.checking import Unrecorded
 from koderz.systems.patches.judging import verdict_on
 from koderz.systems.patches.measuring.bench import Bench, Measured
@@ -22,6 +21,7 @@ from koderz.systems.patches.measuring.workloads import Workloads
 from koderz.systems.patches.patches import diff_of, patch_of
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Trees
+from koderz.systems.workspaces.local import Local
 from koderz.types import Verdict
 from tests.koderz.systems.patches.conftest import FAST, FILES, SLOW
 

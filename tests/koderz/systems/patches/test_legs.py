@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.patches.measuring.legs import Call, LegOutputs, Legs, referee
 from koderz.systems.patches.measuring.workloads import Workloads
 from koderz.systems.patches.tasks import Needs, PerfTask
+from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.patches.conftest import SLOW, WORKLOAD
 
 

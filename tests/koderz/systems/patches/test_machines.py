@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault, KoderzError
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended
-from koderz.sandbox.workspace.docker import Docker
-from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.modal.workspace import Modal
 from koderz.systems.patches.machines import Machine, idle_rules, read_rules
 from koderz.systems.patches.services import service_of
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Fitted, fetched, put_beside
+from koderz.systems.workspaces.docker import Docker
 from tests.conftest import Shell
-from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
+from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 

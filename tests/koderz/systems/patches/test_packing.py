@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.local import Local
 from koderz.suites.suite import SuiteSource
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.packing import kit_of, packed
 from koderz.systems.patches.suite import Mini
 from koderz.systems.patches.trees import Trees
+from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.patches.conftest import FAST, SLOW, WORKLOAD
 
 PATCH = "--- a/sums.py\n+++ b/sums.py\n@@ -1 +1 @@\n-a\n+b\n"

@@ -19,7 +19,6 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.workspace import Command
-from koderz.sandbox.workspace.local import Counter, Local
 from koderz.solvers.handles import ExclusiveHandle
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.measuring.legs import GUEST
@@ -28,6 +27,7 @@ from koderz.systems.patches.measuring.verdicts import Block, Finding, Leg, Rule,
 from koderz.systems.patches.sources import tasks_of
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Fitted
+from koderz.systems.workspaces.local import Counter, Local
 from tests.koderz.systems.patches import rows
 from tests.koderz.systems.patches.rows import FAST, PATCHES, SLOW
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED
 from koderz.systems.patches.measuring.services import Services
 from koderz.systems.patches.measuring.verdicts import Leg
 from koderz.systems.patches.services import Service
 from koderz.systems.patches.sources import mini_tasks
 from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.workspaces.local import Local
 
 _SERVE = ("python3", "server.py", "{port}")
 _LOAD = ("--num-prompts", "4", "--random-input-len", "5", "--random-output-len", "6")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace import git
 from koderz.systems.patches.services import METRICS
 from koderz.systems.patches.sources import KINDS, commit_of, mini_tasks
 from koderz.systems.patches.tasks import PerfTask, chosen, read_tasks
+from koderz.systems.workspaces import git
 from tests.conftest import Shell
 
 _WORKLOAD = "def inputs(rng, i):\n    return i\n\n\ndef call(x):\n    return x\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.patches.patches import diff_of, patch_of
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Applied, Trees
+from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.patches.conftest import FAST, FILES, SLOW
 
 pytestmark = pytest.mark.slow

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Unreachable
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.trees import prepared
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.test_grading import TASK, Grading
 
 

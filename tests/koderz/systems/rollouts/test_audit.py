@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts import audit as auditing
 from koderz.systems.rollouts.audit import Audit, Audited, audit_tasks
 from koderz.systems.rollouts.exploits import Exploit, corpus
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.hand_made import hand_made
 
 _WORK = "import sys, collections\\nwords = collections.Counter(sys.stdin.read().split())"

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from koderz.cli import app
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, filled, read_compose
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.options import RolloutsOptions
@@ -21,7 +20,8 @@ from koderz.systems.rollouts.resources import require_network
 from koderz.systems.rollouts.runnable import unmet
 from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout, Verifier
 from koderz.systems.rollouts.trees import prepared
-from tests.koderz.sandbox.workspace.test_docker import asked, stand_in
+from koderz.systems.workspaces.uncontained import Uncontained
+from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 
 
 def service(folder: Path, settings: dict[str, Any], known: dict[str, str] | None = None) -> Service:

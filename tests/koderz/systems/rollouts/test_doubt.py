@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from koderz.sandbox.workspace.scripts import Script, ScriptResult
 from koderz.systems.rollouts.doubt import unbelieved
+from koderz.systems.workspaces.scripts import Script, ScriptResult
 
 _SOURCE = "def test_a():\n    assert f(1) == 2\n\n\ndef test_b():\n    assert f(2) == 3\n"
 _SCRIPT = Script("test_f.py", "", _SOURCE)

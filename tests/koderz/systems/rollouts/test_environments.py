@@ -20,14 +20,8 @@ from typer.testing import CliRunner
 
 from koderz.cli import app
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox.images import ImageStore
-from koderz.sandbox.images.changes import changes
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended, Launch, Limits
-from koderz.sandbox.workspace.built import NAMES, built_environments, kept_folder, remove_built
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.proxy import PublicHosts
-from koderz.sandbox.workspace.rooted import UPPER
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.datasets import read_dataset
@@ -36,8 +30,14 @@ from koderz.systems.rollouts.needs import needs_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.workspaces.built import NAMES, built_environments, kept_folder, remove_built
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.images.changes import changes
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.proxy import PublicHosts
+from koderz.systems.workspaces.rooted import UPPER
 from tests.conftest import PATIENCE
-from tests.koderz.sandbox.images.made import base, docker_save
+from tests.koderz.systems.workspaces.images.made import base, docker_save
 
 TOML = 'schema_version = "1.1"\n[task]\nname = "cases/{}"\n[environment]\nallow_internet = false\n'
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
 from koderz.solvers.handles import WorkspaceHandle
 from koderz.systems.rollouts.agents import judged
 from koderz.systems.rollouts.artifacts import Collected, keep, put_back, unpack
@@ -25,6 +24,7 @@ from koderz.systems.rollouts.stages import StepWork, goes_on, rewards_of, summed
 from koderz.systems.rollouts.tasks import Rollout, Stage
 from koderz.systems.rollouts.trees import files_shown
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.workspaces.local import Local
 from koderz.types import Reply, Task, Verdict
 from tests.koderz.systems.rollouts.test_harbor_tasks import loaded
 

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Backend, Command, Image
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.scripts import ScriptResult
-from koderz.sandbox.workspace.userland import environment
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.formats import load_task, require_work
@@ -27,6 +23,10 @@ from koderz.systems.rollouts.runnable import placed, unmet
 from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 from koderz.systems.rollouts.trees import prepared, shown_below
 from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.scripts import ScriptResult
+from koderz.systems.workspaces.userland import environment
 
 
 def _repository(folder: Path) -> str:

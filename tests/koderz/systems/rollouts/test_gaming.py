@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koderz.sandbox.workspace.scripts import Script
 from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.workspaces.scripts import Script
 from tests.koderz.systems.rollouts.test_grading import (
     _FORGED,
     _HIDDEN,

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import git, userland
-from koderz.sandbox.workspace.guarding import guard
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.scripts import Script
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.tasks import Rollout, Rubric
 from koderz.systems.rollouts.trees import prepared
+from koderz.systems.workspaces import git, userland
+from koderz.systems.workspaces.guarding import guard
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.scripts import Script
 
 _BEFORE = {
     "calc.py": "def add(a, b):\n    return a - b\n",
@@ -192,7 +192,7 @@ def test_useless_diffs_do_not_pass(graded: Grading, files: dict[str, str]) -> No
     assert found.scored.score_of_graded == 0
 
 
-@pytest.mark.slow  # in moments: tests/koderz/sandbox/workspace/test_warm.py
+@pytest.mark.slow  # in moments: tests/koderz/systems/workspaces/test_warm.py
 def test_useless_diffs_do_not_pass_with_separate_interpreters(graded: Grading) -> None:
     alone = Local()  # not entered: it has nothing that is warm
     assert graded(_RIGHT, backend=alone).scored.success

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import git
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.git import GitError
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import Stores, Workspace
+from koderz.systems.workspaces import git
+from koderz.systems.workspaces.git import GitError
+from koderz.systems.workspaces.local import Local
 from tests.conftest import Shell
 
 SECRET = "koderz-canary-4711"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.workspaces.local import Local
 
 _ME = "git config user.email a@b.c && git config user.name a && git config commit.gpgsign false"
 _INIT = f"git init -q --template= -b main . && {_ME} && git add -A && git commit -q --allow-empty -m"

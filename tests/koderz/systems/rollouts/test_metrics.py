@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from koderz.errors import Unreachable
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts.metrics import MetricValues, measure
+from koderz.systems.workspaces.local import Local
 
 
 def _measured(line: str) -> MetricValues:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.cores import Cores, available_cores
-from koderz.sandbox.workspace.docker import Docker
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.options import RolloutsOptions, wrong_hosts
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout
+from koderz.systems.workspaces.cores import Cores, available_cores
+from koderz.systems.workspaces.docker import Docker
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.uncontained import Uncontained
 
 GREETING = replace(load_task(SAMPLE / "greeting"), asked=RequestedResources(1.5, 2048, 10240))
 

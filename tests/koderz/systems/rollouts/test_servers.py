@@ -19,15 +19,15 @@ from aiohttp.test_utils import TestServer
 
 from koderz.analysis.story import Story, _steps, told_servers, told_tool
 from koderz.errors import Fault, Unreachable
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_URL, Backend, Command, Ended, Limits, Mount
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
-from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.systems.rollouts.additions import Addition, Kind, read_additions
 from koderz.systems.rollouts.agents import servers as module
 from koderz.systems.rollouts.agents.servers import Servers
 from koderz.systems.rollouts.agents.traffic import Traffic, messages_of
 from koderz.systems.rollouts.figures import FIGURES, lines_of
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.uncontained import Uncontained
 from koderz.testing import a_plan
 from koderz_tracker import open_cortex
 from koderz_tracker.records import Experiment, Once, Record

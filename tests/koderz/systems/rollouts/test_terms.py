@@ -11,10 +11,8 @@ from typing import cast
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.images import ImageStore
+from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Ended
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.rollouts import suite as suite_module
 from koderz.systems.rollouts import terms as terms_module
@@ -29,6 +27,8 @@ from koderz.systems.rollouts.terms import LIFTABLE, fresh_only, terms_of
 from koderz.systems.rollouts.trees import prepared
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
 from koderz.types import Verdict
 from tests.koderz.systems.rollouts.hand_made import hand_made
 from tests.koderz.systems.rollouts.test_harbor_tasks import written

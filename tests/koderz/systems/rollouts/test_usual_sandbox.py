@@ -10,7 +10,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.options import usual_sandbox
 from tests.conftest import Shell
-from tests.koderz.sandbox.workspace.test_docker import stand_in
+from tests.koderz.systems.workspaces.test_docker import stand_in
 
 
 def test_backend_is_named_by_the_variable() -> None:

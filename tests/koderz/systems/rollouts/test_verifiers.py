@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, Published, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace
+from koderz.systems.workspaces.local import Local
 
 pytestmark = pytest.mark.slow
 

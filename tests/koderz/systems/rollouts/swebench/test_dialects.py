@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images import ImageStore
-from koderz.sandbox.workspace.local import Local
-from koderz.suites.environments import read_environments
-from koderz.suites.predictions import read_predictions
 from koderz.systems.rollouts.instances import read_rollouts, stood_in
 from koderz.systems.rollouts.swebench.dialects import reversed_diff
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
@@ -26,6 +22,10 @@ from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.swebench.reports import Expected, RuleName, report_of
 from koderz.systems.rollouts.swebench.rows import Instance, read_instances, with_substitute
 from koderz.systems.rollouts.trees import prepared
+from koderz.systems.workspaces.environments import read_environments
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
+from koderz.systems.workspaces.predictions import read_predictions
 from tests.koderz.systems.rollouts.swebench import toy
 
 RECORDED = Path(__file__).with_name("dialects.jsonl.gz")

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.images import ImageStore
-from koderz.sandbox.workspace.local import Local
-from koderz.suites.environments import read_environments
 from koderz.systems.rollouts.swebench.judging import InstanceJudge, Terms
 from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.swebench.regrade import regraded
 from koderz.systems.rollouts.swebench.reports import Report
 from koderz.systems.rollouts.swebench.rows import read_instances, with_substitute
+from koderz.systems.workspaces.environments import read_environments
+from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.swebench import toy
 from tests.koderz.systems.rollouts.swebench.toy import CODE, FIXED, Toy, diff_of
 

@@ -1,0 +1,172 @@
+"""Environments that were built of Dockerfiles without a daemon: layers over an image's root, kept by their digest.
+
+A layer is what overlayfs' upper folder has once all lines were followed. It is sealed by a rename, shared by all
+commands that run over it, and never written to again. Who uses or builds one holds its lock, so that nobody removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.scratch import remove
+from koderz.settings.paths import cache_folder
+from koderz.systems.workspaces.images import UnpackedImage
+from koderz.systems.workspaces.watching import occupied
+
+NAMES = "koderz-environment:"
+"""How the names of such images begin."""
+
+_FORM = "1"  # of what is kept: another one where layers are made otherwise
+_held: dict[Path, int] = {}  # locks of this process by environment
+
+
+class _About(msgspec.Struct):
+    base: str  # the root folder of the image
+    layers: list[str]  # names of folders beside this file, the topmost first
+    environment: dict[str, str]
+    workdir: str = "/"
+    user: str = ""
+    hosted: list[str] = []
+    source: str = ""  # the Dockerfile
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEnvironment:
+    """An environment that is kept."""
+
+    digest: str
+    source: str  # the Dockerfile that it was first built of
+    bytes: int
+    last_used: float  # in seconds of the epoch
+
+
+def kept_folder() -> Path:
+    """The folder of all environments."""
+    return cache_folder() / "environments" / _FORM
+
+
+def find_built(name: str) -> UnpackedImage | None:
+    """The environment of that name; None where it isn't built. It stays for as long as this process lives."""
+    folder = kept_folder() / name.removeprefix(NAMES)
+    if not (folder / "about.json").is_file():
+        return None
+    _hold(folder)
+    try:
+        about = msgspec.json.decode((folder / "about.json").read_bytes(), type=_About)
+    except (OSError, msgspec.MsgspecError):  # it was removed before it was held
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(folder / "about.json")
+    over = tuple(folder / layer for layer in about.layers)
+    digest, root = f"sha256:{folder.name}", Path(about.base)
+    if not root.is_dir():
+        return None
+    return UnpackedImage(
+        name,
+        digest,
+        Path(about.source),
+        about.workdir,
+        about.environment,
+        about.user,
+        root,
+        over=over,
+        hosted=tuple(about.hosted),
+    )
+
+
+@contextmanager
+def building(digest: str) -> Iterator[Path | None]:
+    """An empty folder to build an environment in; None where it is built already. Others wait until it is left."""
+    folder = kept_folder() / digest
+    if (folder / "about.json").is_file():
+        yield None
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _opened(folder)
+    except OSError as error:
+        raise KoderzError(f"environments can't be kept in {folder.parent}: {error.strerror}") from None
+    draft = folder.with_name(f"{digest}.part")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if (folder / "about.json").is_file():  # by the process that was waited for
+            yield None
+            return
+        for left in (draft, folder):  # of a process that was killed
+            remove(left)
+        draft.mkdir(mode=0o700)
+        yield draft
+    finally:
+        remove(draft)
+        os.close(descriptor)
+
+
+def seal(digest: str, draft: Path, layers: list[Path], image: UnpackedImage) -> None:
+    """Keeps the layers that were built in a draft, over the root of the image with their configuration."""
+    made = draft / "sealed"
+    made.mkdir()
+    for layer in layers:
+        layer.rename(made / layer.parent.name)
+    about = _About(
+        str(image.root),
+        [layer.parent.name for layer in layers],
+        dict(image.environment),
+        image.workdir,
+        image.user,
+        [*image.hosted],
+        str(image.source),
+        occupied(made),
+    )
+    (made / "about.json").write_bytes(msgspec.json.encode(about))
+    made.rename(kept_folder() / digest)
+
+
+def built_environments() -> list[BuiltEnvironment]:
+    """All that are kept, those that were used last at the end."""
+    found = []
+    for file in kept_folder().glob("*/about.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            about = msgspec.json.decode(file.read_bytes(), type=_About)
+            found.append(BuiltEnvironment(file.parent.name, about.source, about.bytes, file.stat().st_mtime))
+    for draft in kept_folder().glob("*.part"):  # of a process that was killed, or is at work
+        with contextlib.suppress(OSError):
+            digest = draft.name.removesuffix(".part")
+            found.append(BuiltEnvironment(digest, "unfinished", occupied(draft), draft.stat().st_mtime))
+    return sorted(found, key=lambda each: each.last_used)
+
+
+def remove_built(digest: str) -> bool:
+    """Removes an environment; False where another process uses it."""
+    folder = kept_folder() / digest
+    descriptor = _opened(folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / "about.json").unlink(missing_ok=True)
+        remove(folder)
+        remove(folder.with_name(f"{digest}.part"))
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _hold(folder: Path) -> None:
+    """Keeps others from removing an environment, for as long as this process lives."""
+    if folder not in _held:
+        _held[folder] = _opened(folder)
+        fcntl.flock(_held[folder], fcntl.LOCK_SH)
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
