@@ -20,6 +20,7 @@ from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.judge.pool import Pool, Premises, Worker, WorkerLostError
 from koderz.sandbox.linux import isolation, kernel
+from koderz.sandbox.process import Process
 from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
@@ -217,17 +218,19 @@ async def test_container_without_its_command_is_a_fault_that_names_it() -> None:
 
 
 async def test_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Worker.start
+    receive = Process.receive
     left = 4
 
-    async def hindered(*arguments: Any, **settings: Any) -> Worker:
+    async def hindered(self: Process) -> Any:
         nonlocal left
         left -= 1
-        if left >= 0:
-            asyncio.get_running_loop().call_later(0.02, _kill_judges)
-        return await start(*arguments, **settings)
+        if left >= 0:  # it has begun, and nothing that it says is read yet
+            os.killpg(self.id, signal.SIGKILL)
+            while True:  # until EOFError
+                await receive(self)
+        return await receive(self)
 
-    monkeypatch.setattr(Worker, "start", hindered)
+    monkeypatch.setattr(Process, "receive", hindered)
     async with pool_of() as pool:
         assert (await pool.run(case(RIGHT))).verdict == "passed"
     assert left < 0
@@ -259,11 +262,6 @@ async def test_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest
             patch.setattr(Pool, "run_alone", again)
             outcome = await sandbox.judge(Job(RIGHT, TEST, "add", timeout=1.0))
     assert (outcome.verdict, limits) == ("timeout", [1.2, 1.0])
-
-
-def _kill_judges() -> None:
-    for judge in judges():
-        os.killpg(judge, signal.SIGKILL)
 
 
 async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -> None:
