@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """The sessions that README.md and docs/ show, made anew: their commands are run and the output is put in its place.
 
-    scripts/session.py [--check] [--koderz PROGRAM] [PAGE …]
+    scripts/session.py [--check] [--koderz PROGRAM] [--folder FOLDER] [PAGE …]
 
 Every block that begins with `$ ` is one; those of a page run in one scratch folder, in their order, with the
 simulated model, beside the files that the page gives a title. Where a command's output ends with `…`, as many lines
 as stand there are kept. Ids, dates, times and seconds are always the same ones. With --check nothing is written: exit
 code 1, and the difference, where a page is stale. Without a page all are looked at. PROGRAM is what runs in place of
-`python -m koderz`.
+`python -m koderz`. FOLDER is used in place of a scratch folder, and kept.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import checkout
 from koderz.settings.paths import cache_folder
@@ -40,13 +41,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--koderz", metavar="PROGRAM")
+    parser.add_argument("--folder", metavar="FOLDER")
     parser.add_argument("pages", metavar="PAGE", nargs="*", type=Path)
     named = parser.parse_args()
     koderz = shlex.quote(named.koderz) if named.koderz else "python -m koderz"
     stale = False
     for page in named.pages or (checkout.ROOT / "README.md", *sorted((checkout.ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
-        with tempfile.TemporaryDirectory(prefix="koderz-session-") as folder:
+        with nullcontext(named.folder) if named.folder else TemporaryDirectory(prefix="koderz-session-") as folder:
             for name, content in _FILE.findall(text):
                 Path(folder, name).write_text(content, encoding="utf-8")
             made = _BLOCK.sub(lambda block, folder=folder: _replayed(block[0], Path(folder), koderz), text)  # type: ignore[misc]

@@ -36,6 +36,7 @@ SUBSTITUTES = {
     "--task-threshold 0.67": "--task-threshold 0",  # which the simulated model doesn't reach
     # GSO's points decide on patches; only the base itself may be too far off from itself on a busy machine, a fault.
     "--max-blocks 7": "--max-blocks 2 --gso-strict || [ $? = 3 ]",
+    "resume latest --past-decision": "resume latest",  # test_stopped asks the rest of a decided run
     "bench_0e4385d0": "latest",
     "=…": "=0123456789abcdef-given",
     "sk-…": "sk-test-4f9a",
@@ -161,7 +162,10 @@ class Reader:
     more: Mapping[str, str]
 
     def follow(self, page: str) -> None:
-        """Writes the page's files and runs all else, but what `READS`, in its order, up to the first AssertionError."""
+        """Writes the page's files and runs all else, but what `READS` selects, in its order.
+
+        A session prints what the page shows. Raises AssertionError at the first that fails.
+        """
         binaries = self.shell.folder / "bin"
         binaries.mkdir()
         for name, source in COMMANDS.items():
@@ -174,10 +178,20 @@ class Reader:
                 path = self.shell.folder / block.title
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block.text)
-            elif block.language in ("sh", "console"):
+            elif block.language == "console":
+                self._check_session(block)
+            elif block.language == "sh":
                 self._run("\n".join(block.commands()))
             elif block.language == "python" and (page == LOGS or not READS.search(block.text)):
                 self._run(f"python - <<'END'\n{block.text}\nEND")
+
+    def _check_session(self, block: Block) -> None:
+        folder = self.shell.folder
+        (folder / "bin" / "session.md").write_text(f"```console\n{block.text}```\n")
+        command = [sys.executable, "scripts/session.py", "--check", "--koderz", str(folder / "bin" / "forked")]
+        command += ["--folder", str(folder), str(folder / "bin" / "session.md")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"scripts/session.py brings the pages up to date:\n{done.stdout}{done.stderr}"
 
     def _run(self, script: str) -> None:
         for shown, meant in SUBSTITUTES.items():

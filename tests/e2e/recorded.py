@@ -115,8 +115,8 @@ def make_code_runs(koderz: Shell, server: Server) -> None:
     koderz("benchmark", 0, 40, "--mode", "comparative", "--until-decided", *usual, "--concurrency", 1, env=env)
 
     simulated = ("--model", "simulated", "--quiet", "--simulated-fault-rate", 0.3)
-    koderz("benchmark", 0, 20, "--mode", "comparative", *simulated, code=3)
-    koderz("benchmark", 0, 30, "--mode", "zero-shot", *simulated, code=3)
+    koderz("benchmark", 0, 8, "--mode", "comparative", *simulated, code=3)
+    koderz("benchmark", 0, 12, "--mode", "zero-shot", *simulated, code=3)
     koderz("benchmark", "retry", newest(koderz).path.stem, "--quiet", code=(0, 3))
     nothing_judged(koderz, "iterative")
     _make_older(comparative, OLD_COMPARATIVE)

@@ -25,7 +25,6 @@ from koderz.suites import SUITES
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, LOGS, PAGES, ROOT, Reader, blocks, written
-from tests.forks import forks
 from tests.koderz.analysis.logs import writers
 from tests.loopback_modal import ModalServer
 
@@ -123,8 +122,8 @@ def _known(words: list[str]) -> set[str]:
 
 
 def _is_run(page: str) -> bool:
-    """Whether a page has more to run than sessions, which `test_sessions_are_what_the_commands_print` runs."""
-    return any(block.language == "sh" or (block.language == "python" and not block.title) for block in blocks(page))
+    found = [block.language for block in blocks(page) if block.language != "python" or not block.title]
+    return not {"sh", "console", "python"}.isdisjoint(found)
 
 
 @pytest.mark.slow
@@ -208,17 +207,6 @@ def test_architecture_page_is_what_the_imports_say() -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@needs_jq
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.language == "console" for block in blocks(page))])
-def test_sessions_are_what_the_commands_print(page: str, tmp_path: Path) -> None:
-    forks().write_command(tmp_path / "koderz")
-    command = [sys.executable, "scripts/session.py", "--check", "--koderz", str(tmp_path / "koderz"), page]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-    assert done.returncode == 0, f"scripts/session.py brings the pages up to date:\n{done.stdout}{done.stderr}"
 
 
 def test_prose_of_pages_keeps_to_the_bounds() -> None:
