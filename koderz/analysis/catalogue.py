@@ -72,7 +72,9 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
             if newest is not None:
                 (heapq.heappushpop if len(begun) == newest else heapq.heappush)(begun, entry.row.started)
     if cached != known:
-        _write_index(results, cached)
+        # A folder that can't be written is still listed, only more slowly the next time.
+        with contextlib.suppress(OSError):
+            write_whole(results / INDEX, [msgspec.msgpack.encode((_form(), cached))], durable=False)
     found.rows.sort(key=attrgetter("started", "run_id"), reverse=True)
     return found
 
@@ -188,12 +190,6 @@ def _read_index(results: Path) -> dict[str, _Cached]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return entries if form == _form() else {}
-
-
-def _write_index(results: Path, entries: dict[str, _Cached]) -> None:
-    """Writes the index. A folder that can't be written is still listed, only more slowly the next time."""
-    with contextlib.suppress(OSError):
-        write_whole(results / INDEX, [msgspec.msgpack.encode((_form(), entries))], durable=False)
 
 
 @cache

@@ -20,7 +20,7 @@ from msgspec import UNSET
 from koderz.analysis.logs import reader_of
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.runs import FAULT, FaultsAs, Run, Source, load_run, run_of, run_paths
-from koderz.analysis.story import Experiments, Story, StoryStep
+from koderz.analysis.story import Experiments, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
 from koderz.settings.systems import names_of
@@ -160,17 +160,15 @@ def rows_of(
                 if step.attempt
             )
         else:
-            yield identity | _experiment(story) | _artifact(story.attempts, artifact, folder)
-
-
-def _experiment(story: Story) -> dict[str, Any]:
-    ended = story.outcome
-    row = {"program": story.program}
-    if isinstance(ended, Fault):
-        taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
-        return row | {"verdict": FAULT, **taken}
-    names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
-    return row | {name: getattr(ended, name) for name in names}
+            ended = story.outcome
+            row = {"program": story.program}
+            if isinstance(ended, Fault):
+                taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
+                experiment = row | {"verdict": FAULT, **taken}
+            else:
+                names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
+                experiment = row | {name: getattr(ended, name) for name in names}
+            yield identity | experiment | _artifact(story.attempts, artifact, folder)
 
 
 def _attempt(step: StoryStep) -> dict[str, Any]:

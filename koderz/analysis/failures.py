@@ -135,13 +135,15 @@ def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
         yield Heading(f"Failed attempts by cause{', on all their tasks' if on_all else ''}")
         yield causes_table(found)
     for name, failures in found.items():
-        yield Text(f"{name}: {_took(failures)}")
-
-
-def _took(failures: Failures) -> str:
-    if failures.cost_per_solved_task is None:
-        return "no task was solved"
-    tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
-    by_tier = f" (cost by tier: {tiers})" if tiers else ""
-    cost = f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, " if failures.cost_per_solved_task else ""
-    return f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"
+        if failures.cost_per_solved_task is None:
+            took = "no task was solved"
+        else:
+            tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
+            by_tier = f" (cost by tier: {tiers})" if tiers else ""
+            cost = (
+                f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, "
+                if failures.cost_per_solved_task
+                else ""
+            )
+            took = f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"
+        yield Text(f"{name}: {took}")

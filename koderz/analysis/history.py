@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from koderz.analysis.catalogue import load_catalogue
-from koderz.analysis.rows import RunRow
 from koderz.analysis.statistics import normal_quantile
 from koderz.models import Price
 from koderz.plans.arms import Arm
@@ -88,7 +87,14 @@ def history_of(plan: Plan) -> History:
     for row in load_catalogue(plan.settings.results).rows:
         if len(runs) == _MOST_RUNS or seen > _MOST_EXPERIMENTS:
             break
-        if _is_alike(row, plan, arms) and (run := _read(plan.settings.results, row.run_id)):
+        # A run may have arms like the plan's, as far as its line in the catalogue tells.
+        if row.suite != plan.record.suite or row.imported or row.run_id == plan.record.run_id:
+            is_alike = False
+        elif row.mode in ("matrix", plan.record.mode):  # whose arms may go by names of their own
+            is_alike = True
+        else:
+            is_alike = any(arm.judged and (arm.solved_by or arm.solver) in arms for arm in row.arms)
+        if is_alike and (run := _read(plan.settings.results, row.run_id)):
             runs.append(run)
             seen += sum(arm.judged for arm in row.arms)
 
@@ -101,15 +107,6 @@ def history_of(plan: Plan) -> History:
         return _taken([result for each in alike for result in each.results], cells, len(alike), best)
 
     return known
-
-
-def _is_alike(row: RunRow, plan: Plan, solvers: set[str]) -> bool:
-    """Whether a run may have arms like the plan's, judged by its line in the catalogue."""
-    if row.suite != plan.record.suite or row.imported or row.run_id == plan.record.run_id:
-        return False
-    if row.mode in ("matrix", plan.record.mode):  # whose arms may go by names of their own
-        return True
-    return any(arm.judged and (arm.solved_by or arm.solver) in solvers for arm in row.arms)
 
 
 def _read(results: Path, run_id: str) -> _Run | None:

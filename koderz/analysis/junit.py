@@ -194,23 +194,19 @@ def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:
             for name, value in suite.properties.items():
                 SubElement(properties, "property", {"name": name, "value": _clean(str(value))})
         for case in suite.cases:
-            _write_case(element, suite.name, case)
+            given = {"classname": _clean(suite.name), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
+            inner = SubElement(element, "testcase", given)
+            if case.kind:
+                about = SubElement(inner, case.kind, {"message": _cut(case.message)})
+                if case.kind != "skipped":
+                    about.set("type", _clean(case.type or case.kind))
+                    about.text = _cut(case.text)
+            if case.note:
+                SubElement(inner, "system-out").text = _cut(case.note)
     for name, value in _counts(totals).items():
         root.set(name, value)
     indent(root)
     write_whole(path, [b"<?xml version='1.0' encoding='UTF-8'?>\n", tostring(root, "utf-8"), b"\n"])
-
-
-def _write_case(element: Element, suite: str, case: Case) -> None:
-    given = {"classname": _clean(suite), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
-    inner = SubElement(element, "testcase", given)
-    if case.kind:
-        about = SubElement(inner, case.kind, {"message": _cut(case.message)})
-        if case.kind != "skipped":
-            about.set("type", _clean(case.type or case.kind))
-            about.text = _cut(case.text)
-    if case.note:
-        SubElement(inner, "system-out").text = _cut(case.note)
 
 
 def _counts(cases: Sequence[Case], *, with_skipped: bool = False) -> dict[str, str]:

@@ -99,7 +99,14 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
 
 def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list[Mark]]:
     """The axis label, its ticks, and marks at the left, for success rates."""
-    return "passed, per cent", _PER_CENT, [_rate(entry, 0.0, _tooltip(entry)) for entry in entries]
+    return (
+        "passed, per cent",
+        _PER_CENT,
+        [
+            _rate(entry, 0.0, f"{entry.name} {entry.figures.rate:.1f}% ({entry.figures.interval_text})")
+            for entry in entries
+        ],
+    )
 
 
 def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
@@ -269,10 +276,6 @@ def _moment(entry: Entry) -> datetime:
         return datetime(1970, 1, 2)
 
 
-def _tooltip(entry: Entry) -> str:
-    return f"{entry.name} {entry.figures.rate:.1f}% ({entry.figures.interval_text})"
-
-
 def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
     head = f"within {number} attempt{'' if number == 1 else 's'}"
     return _few([head, *(f"{entry.name} {rate:.1f}%" for entry, rate in rates)])
@@ -342,7 +345,9 @@ class Scale:
     def ticks(self) -> list[float]:
         """A few round values in its range, none below zero unless a value is."""
         if not self.logarithmic:
-            step = _round_step((self._high - self._low) / _MOST_TICKS)
+            least = (self._high - self._low) / _MOST_TICKS
+            power: float = 10.0 ** math.floor(math.log10(least))
+            step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
             first = math.ceil(max(self._low, self._least) / step)
             return [step * n for n in range(first, math.floor(self._high / step) + 1)]
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
@@ -356,11 +361,6 @@ class Scale:
 
     def _on(self, value: float) -> float:
         return math.log10(value) if self.logarithmic else value
-
-
-def _round_step(least: float) -> float:
-    power: float = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
 
 
 def dates(scale: Scale, first: datetime, last: datetime) -> list[tuple[float, str]]:
@@ -384,7 +384,12 @@ def strips(drawn: Spreads, experiment_id: str = "") -> Iterator[Text]:
         scale = scale_of(Spreads(drawn.title, drawn.label, shown, drawn.limits))
         width = max(len(each.label) for each in shown)
         yield Text(drawn.title)
-        yield Text(f"{'':{width}}  {_strip_ticks(scale)}".rstrip())
+        line = " " * _WIDTH
+        for tick in scale.ticks():
+            at, text = _column(tick, scale), f"{tick:.4g}"
+            if at + len(text) <= _WIDTH and not line[max(0, at - 1) : at + len(text) + 1].strip():
+                line = line[:at] + text + line[at + len(text) :]
+        yield Text(f"{'':{width}}   {line} ".rstrip())
         yield from (Text(f"{each.label:{width}}  {_strip(each, drawn, scale)}") for each in shown)
 
 
@@ -401,15 +406,6 @@ def _strip(spread: Spread, drawn: Spreads, scale: Scale) -> str:
         cells[low], cells[high] = "├", "┤"
     cells[_column(spread.value, scale)] = "●"
     return f"│{''.join(cells)}│"
-
-
-def _strip_ticks(scale: Scale) -> str:
-    line = " " * _WIDTH
-    for tick in scale.ticks():
-        at, text = _column(tick, scale), f"{tick:.4g}"
-        if at + len(text) <= _WIDTH and not line[max(0, at - 1) : at + len(text) + 1].strip():
-            line = line[:at] + text + line[at + len(text) :]
-    return f" {line} "
 
 
 def _column(value: float, scale: Scale) -> int:
