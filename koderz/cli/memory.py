@@ -285,7 +285,11 @@ def forget(
     if not json:
         _tell_forgetting(answer)
     if answer["would_forget"] and (yes or (not json and _confirmed(answer["would_forget"]))):
-        everything = all_ or (answer["everything"] and not yes and _confirmed_all())
+        everything = all_ or (
+            answer["everything"]
+            and not yes
+            and typer.confirm("These are all memories that may be forgotten. Forget every one of them?", err=True)
+        )
         answer = _asked(
             lambda cortex: cortex.forget(id=memory, **filters, dry_run=False, everything=everything), results
         )
@@ -428,10 +432,6 @@ def _confirmed(number: int) -> bool:
         warn("nothing is forgotten yet; say --yes to forget these")
         return False
     return typer.confirm(f"Forget {number} memories for good?", err=True)
-
-
-def _confirmed_all() -> bool:
-    return typer.confirm("These are all memories that may be forgotten. Forget every one of them?", err=True)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -190,21 +190,6 @@ def _heading(owner: str) -> str:
 
 
 def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
-    option = typer.Option(
-        None,
-        *field.flags,
-        help=text,
-        metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
-        show_default=False,
-        rich_help_panel=panel,
-        autocompletion=_completion(field),
-    )
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(field))
-
-
-def _completion(field: Field) -> Callable[[str], list[str]] | None:
-    """A completer for an option with a few known values."""
-
     def offered(incomplete: str) -> list[str]:
         words: Sequence[str] = field.choices
         if registry := REGISTRIES.get(field.name):
@@ -213,7 +198,16 @@ def _completion(field: Field) -> Callable[[str], list[str]] | None:
             words = (*KNOWN, *names_of("sinks"))
         return [word for word in words if word.startswith(incomplete)]
 
-    return offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None
+    option = typer.Option(
+        None,
+        *field.flags,
+        help=text,
+        metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
+        show_default=False,
+        rich_help_panel=panel,
+        autocompletion=offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None,
+    )
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(field))
 
 
 def _annotation(field: Field) -> Any:

@@ -138,7 +138,9 @@ def _head(run: Run) -> Iterator[str]:
     if tools := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value):
         yield f"Made with: {tools}"
     if run.paid:
-        yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
+        parts = [f"${run.paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if run.paid.get(name)]
+        unjudged = f", of which {' and '.join(parts)}" if parts else ""
+        yield f"Paid: ${run.paid['total']:.4f}{unjudged}"
     if run.folder and (sinks := describe_sinks(run.folder)):
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
 
@@ -245,11 +247,6 @@ def _is_set(name: str, value: Any, fields: Mapping[str, Field]) -> bool:
         return name == "samples" and value != 1
     default = fields[name].default if name in fields else None
     return value is not None and value != (list(default) if isinstance(default, tuple) else default)
-
-
-def _unjudged(paid: Mapping[str, float]) -> str:
-    parts = [f"${paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if paid.get(name)]
-    return f", of which {' and '.join(parts)}" if parts else ""
 
 
 def show_plan(

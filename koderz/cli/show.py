@@ -319,7 +319,15 @@ def _lines(story: Story, run: str) -> Iterator[str]:
         yield _rule(heading)
         yield from map(plain, lines)
     yield ""
-    yield _outcome(story)
+    ended = story.outcome
+    if isinstance(ended, Fault):
+        text = _ink(f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+        outcome = text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
+    else:
+        what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
+        text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
+        outcome = _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
+    yield outcome
     yield ""
 
 
@@ -371,16 +379,6 @@ def _attempt(attempt: Attempt, step: StoryStep) -> Iterator[str]:
     if attempt.feedback and attempt.feedback != attempt.detail:
         yield _rule("what the solver was told")
         yield plain(str(attempt.feedback)).rstrip()
-
-
-def _outcome(story: Story) -> str:
-    ended = story.outcome
-    if isinstance(ended, Fault):
-        text = _ink(f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
-        return text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
-    what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
-    text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
-    return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
 
 
 def _figures(call: Call) -> str:
