@@ -66,7 +66,9 @@ class Recording:
 
     def __init__(self, recorded: Sequence[Record], *, strict: bool) -> None:
         self.diverged = False
-        keyed = _keyed(recorded)
+        # The results in recorded order; a later one may replace an earlier one, as in rescoring.
+        found = ((record.key, record) for record in recorded if isinstance(record, Keyed))
+        keyed = [(key, record) for key, record in found if key and not key.startswith(JUDGE_ASK)]
         self._due = dict(keyed)  # what was recorded before a verdict was made anew is stale
         self._order = deque(self._due) if self._due else _NOTHING_DUE
         self._strict = strict and len(self._due) == len(keyed)
@@ -291,9 +293,3 @@ def _begun(record: Record) -> datetime:
     """When a result was requested, as far as its record shows."""
     waited = record.latency if isinstance(record, Call) else 0.0
     return datetime.fromisoformat(record.time) - timedelta(seconds=waited)
-
-
-def _keyed(recorded: Sequence[Record]) -> list[tuple[str, Record]]:
-    """The results with their keys, in recorded order. A later one may replace an earlier one, as in rescoring."""
-    found = ((record.key, record) for record in recorded if isinstance(record, Keyed))
-    return [(key, record) for key, record in found if key and not key.startswith(JUDGE_ASK)]
