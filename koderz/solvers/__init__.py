@@ -77,7 +77,17 @@ class SettledSolver(Solver[..., Any]):
                 known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
                 raise KoderzError(f"--solver-arg {key}: {self.name} has no such parameter; it has {known}")
             parameters[key] = _read_as(wanted[key].default, settings.get(key), key, text)
-        _require_all(self.name, wanted, parameters)
+        for key, parameter in wanted.items():
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise KoderzError(
+                    f"the solver {self.name} takes {key} by position only; take away the / in its signature"
+                )
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise KoderzError(
+                    f"the solver {self.name} takes *{key}; name the parameters, so that they can be given"
+                )
+            if key not in HANDLES and key not in parameters and parameter.default is parameter.empty:
+                raise KoderzError(f"the solver {self.name} needs --solver-arg {key}=…")
         return replace(self, parameters=parameters)
 
     def run(self, handles: Any, **others: Any) -> Coroutine[Any, Any, Any]:
@@ -107,16 +117,6 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
         is_foreign=name not in SOLVERS,
     )
     return solver.settled(settings, arguments)
-
-
-def _require_all(label: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
-    for key, parameter in wanted.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise KoderzError(f"the solver {label} takes {key} by position only; take away the / in its signature")
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise KoderzError(f"the solver {label} takes *{key}; name the parameters, so that they can be given")
-        if key not in HANDLES and key not in given and parameter.default is parameter.empty:
-            raise KoderzError(f"the solver {label} needs --solver-arg {key}=…")
 
 
 def _read_as(default: Any, setting: Any, key: str, text: str) -> Any:
