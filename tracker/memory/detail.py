@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal
 
@@ -80,7 +80,15 @@ def line_of(memory: Mapping[str, Any]) -> str:
         facts = [told.get("status"), *rates[:_NAMED], *more]
     else:
         names, facts = [memory["title"]], [memory["category"]]
-    return _fitted(f"#{memory['id']}", [*names, *facts], memory["created_at"][:16].replace("T", " "))
+    # Where the line is too long, its longest parts lose their middle.
+    first = f"#{memory['id']}"
+    last = memory["created_at"][:16].replace("T", " ")
+    words = [" ".join(str(part).split()) for part in [*names, *facts] if part]
+    while (over := len(" · ".join([first, *words, last])) - LINE) > 0:
+        word = max(words, key=len)
+        kept = max(_LEAST, len(word) - over - 1)
+        words[words.index(word)] = f"{word[: kept - kept // 2]}…{word[len(word) - kept // 2 :]}"
+    return " · ".join([first, *words, last])
 
 
 def lesson_of(memory: Mapping[str, Any]) -> str:
@@ -175,16 +183,6 @@ def _figures(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"score {score:.4g}"
     if told.get("sample"):
         yield f"sample {told['sample']}"
-
-
-def _fitted(first: str, parts: Sequence[Any], last: str) -> str:
-    """The parts in a line; where it is too long, the longest of them lose their middle."""
-    words = [" ".join(str(part).split()) for part in parts if part]
-    while (over := len(" · ".join([first, *words, last])) - LINE) > 0:
-        word = max(words, key=len)
-        kept = max(_LEAST, len(word) - over - 1)
-        words[words.index(word)] = f"{word[: kept - kept // 2]}…{word[len(word) - kept // 2 :]}"
-    return " · ".join([first, *words, last])
 
 
 def cut(text: str, most: int) -> str:

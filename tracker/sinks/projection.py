@@ -82,7 +82,12 @@ class Projection:
             self._sink = self._sink or open_sink(self.name, self._source())
             started = time.monotonic()
             self._sink.take(records)
-            self._size = _next_size(self._size, time.monotonic() - started)
+            # The next batch is to be large enough to be cheap, and small enough to show progress.
+            seconds = time.monotonic() - started
+            if seconds < _QUICK:
+                self._size = min(2 * self._size, _LARGEST)
+            elif seconds > _SLOW:
+                self._size = max(self._size // 2, 1)
         for _ in spans:
             self._left.popleft()
         state: State = "behind" if self._left else "up to date"
@@ -173,13 +178,6 @@ def as_down() -> Iterator[None]:
         raise KoderzError(f"it can't be loaded: {error}") from error
     except Exception as error:  # a sink may be anybody's code
         raise SinkFailed(f"{type(error).__name__}: {error}") from error
-
-
-def _next_size(size: int, seconds: float) -> int:
-    """The size of the next batch: large enough to be cheap, small enough to show progress."""
-    if seconds < _QUICK:
-        return min(2 * size, _LARGEST)
-    return max(size // 2, 1) if seconds > _SLOW else size
 
 
 def _boundary(spans: Sequence[tuple[int, int]], end: int) -> int:
