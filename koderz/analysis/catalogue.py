@@ -65,7 +65,11 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
             found.unreadable.extend(filter(None, [entry.problem]))
         else:
             try:
-                found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
+                row, folder = entry.row, Path(source).parent
+                # Only a run with a journal newer than its summary can be running.
+                if _is_journal(stamp) and (folder / "lock").exists() and is_locked(folder):
+                    row = replace(row, status="running")
+                found.rows.append(row)
             except KoderzError as error:  # what its lock is can't be told
                 found.unreadable.append(str(error))
                 continue
@@ -175,12 +179,6 @@ def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
 def _content(path: str) -> bytes:
     with open_own(path) as file:
         return file.read()
-
-
-def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
-    """The row, marked as running if so. Only a run with a journal newer than its summary can be running."""
-    working = (folder / "lock").exists() and is_locked(folder)
-    return replace(row, status="running") if working else row
 
 
 def _read_index(results: Path) -> dict[str, _Cached]:

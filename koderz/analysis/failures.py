@@ -50,12 +50,13 @@ def failures_of(side: Side) -> Failures:
     results = side.results
     causes = _by_attempts(folder, side.arm, results) if folder else _by_outcome(results)
     solved = [result for result in results if result.success]
+    tasks = {result.problem_id for result in solved}
     return Failures(
         causes=sorted(causes, key=lambda cause: (-(cause.attempts or cause.experiments), cause.cause)),
         from_attempts=folder is not None,
         solved_at=dict(sorted(Counter(result.iterations for result in solved).items())),
         cost_by_tier=side.figures.cost_by_tier,
-        cost_per_solved_task=_cost_per_solved_task(results),
+        cost_per_solved_task=sum(result.cost for result in results) / len(tasks) if tasks else None,
         tokens_to_solution=statistics.median(result.tokens for result in solved) if solved else None,
     )
 
@@ -121,11 +122,6 @@ def _failed_attempts(folder: Path, arm: str) -> Iterator[Attempt]:
     for attempt in read_records(journal, last.values()):
         if isinstance(attempt, Attempt) and not attempt.passed:
             yield attempt
-
-
-def _cost_per_solved_task(results: Sequence[Result]) -> float | None:
-    solved = {result.problem_id for result in results if result.success}
-    return sum(result.cost for result in results) / len(solved) if solved else None
 
 
 def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:

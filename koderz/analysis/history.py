@@ -215,12 +215,9 @@ def _figure(by_task: Mapping[str, Sequence[float]], cells: Cells) -> Figure:
             variance += count + count**2 / len(by_task[task])
     if not freedom:
         return Figure(total / 2, total, 2 * total)
-    spread = _student(freedom) * math.sqrt(variance * squares / freedom)
+    # Student's t, by the first terms of its expansion (Abramowitz and Stegun 26.7.5).
+    z = normal_quantile(_ONE_SIDED)
+    quantile = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    spread = quantile * math.sqrt(variance * squares / freedom)
     least = min(every) * sum(cells.samples.values())
     return Figure(max(total - spread, min(least, total)), total, total + spread)
-
-
-def _student(freedom: int) -> float:
-    """The quantile of Student's t, by the first terms of its expansion (Abramowitz and Stegun 26.7.5)."""
-    z = normal_quantile(_ONE_SIDED)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -321,18 +321,18 @@ def pairs_to_compare(
     """
     keep = list if arm is not None or allow_simulated else believed
     if len(runs) == 2:
-        pairs = _across(*(keep(sides_of(run, arm)) for run in runs))
+        # The pairs of arms that both runs share, else their last arms.
+        of_a, of_b = (keep(sides_of(run, arm)) for run in runs)
+        named = {side.arm: side for side in of_b}
+        pairs = [(side, named[side.arm]) for side in of_a if side.arm in named] or [(of_a[-1], of_b[-1])]
     else:
         wanted = [side.arm for side in sides_of(runs[0], arm)]
-        pairs = _within(runs[0], [side.arm for side in _summed_up(keep(sides_of(runs[0])))], wanted)
+        sides = keep(sides_of(runs[0]))
+        among = [side.arm for side in sides if side.is_summed_up] or [side.arm for side in sides]
+        pairs = _within(runs[0], among, wanted)
     if not allow_simulated:
         refuse_simulated(pairs)
     return pairs
-
-
-def _summed_up(sides: Sequence[Side]) -> list[Side]:
-    """The sides with values of their headline measure, if any has."""
-    return [side for side in sides if side.is_summed_up] or list(sides)
 
 
 def believed(sides: Sequence[_Side]) -> list[_Side]:
@@ -349,12 +349,6 @@ def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
                     f"{one.label} is of the SIMULATED model, {other.label} of a real one, so together they mean "
                     "nothing; to see them side by side all the same: --allow-simulated"
                 )
-
-
-def _across(a: Sequence[Side], b: Sequence[Side]) -> list[tuple[Side, Side]]:
-    """The pairs of arms that two runs share, else their last arms."""
-    of_b = {side.arm: side for side in b}
-    return [(side, of_b[side.arm]) for side in a if side.arm in of_b] or [(a[-1], b[-1])]
 
 
 def _within(run: Run, among: Sequence[str], wanted: Collection[str]) -> list[tuple[Side, Side]]:
