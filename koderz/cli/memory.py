@@ -334,7 +334,10 @@ def serve_store(
     if http is None:
         _asked(lambda cortex: serve_stdio(cortex, made), results, create=True, embeddings=embeddings)
         return
-    host, port = _address(http)
+    host, _, number = http.rpartition(":")
+    host = host.strip("[]")
+    if not host or not number.isdecimal() or int(number) > 65535:
+        raise KoderzError(f"--http {http}: write HOST:PORT, e.g. 127.0.0.1:8765")
     token = token_from(os.environ, token_env)
 
     def ready(url: str) -> None:
@@ -342,7 +345,7 @@ def serve_store(
         warn(f"token: {token}" if token_env is None else f"token: that of {token_env}")
 
     _asked(
-        lambda cortex: serve_http(cortex, host, port, token, ready=ready, make=made),
+        lambda cortex: serve_http(cortex, host, int(number), token, ready=ready, make=made),
         results,
         create=True,
         embeddings=embeddings,
@@ -432,11 +435,3 @@ def _confirmed(number: int) -> bool:
         warn("nothing is forgotten yet; say --yes to forget these")
         return False
     return typer.confirm(f"Forget {number} memories for good?", err=True)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise KoderzError(f"--http {text}: write HOST:PORT, e.g. 127.0.0.1:8765")
-    return host, int(port)
