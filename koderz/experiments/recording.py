@@ -103,6 +103,7 @@ class Recording:
         task = asyncio.current_task()
         if self._receiver and (task is self._receiver or self._receiver.done()):
             self._receiver = None  # it has acted
+        # Nobody else waits or works, and this is the next record: no other order is possible, so no timer is needed.
         if self._receiver is None and not (self._requested or self._live or self._working) and key == self._order[0]:
             record = self._hand_out(task)
             await asyncio.sleep(0)
@@ -175,6 +176,7 @@ class Recording:
         self._stop_waiting()
         if self._working or self._is_settling or not (self._requested or self._live):
             return
+        # Whoever got the last record acts on it before anybody gets the next one: its request may be the next.
         if self._receiver is not None or self._is_late:
             self._is_settling = True
             self._settle(_SETTLE)
@@ -182,7 +184,7 @@ class Recording:
             self._go_live()
         elif self._order[0] in self._requested:
             self._give_next()
-        else:
+        else:  # all that wait want something else, so the next record's request has a time of grace to come
             self._timer = asyncio.get_running_loop().call_later(self._grace(), self._be_late)
 
     def _settle(self, turns: int) -> None:

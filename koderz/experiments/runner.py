@@ -102,9 +102,9 @@ class ExperimentRunner:
         how = replace(self._how, restart=True) if solver.restarts else self._how
         if not work.is_whole:
             how = replace(how, accept_divergence=True)
-        handles = Handles(
-            work.identity, work.recorded, self, how, **{"leave": leave} if _asks_once(work.identity) else {}
-        )
+        # Its first verdict is sure to be its last, and needs no model.
+        asks_once = solver.asks_once and JUDGE not in work.identity.arm.models
+        handles = Handles(work.identity, work.recorded, self, how, **{"leave": leave} if asks_once else {})
         started = time.monotonic()
         with metered() as meter:
             verdict, fault = await self._performed(solver, handles)
@@ -311,12 +311,6 @@ def fault_of(
         throttled=dict(throttled),
         unknown_ends=dict(unknown_ends),
     )
-
-
-def _asks_once(identity: Identity) -> bool:
-    """Whether the experiment's first verdict is sure to be its last, and needs no model."""
-    solver = identity.arm.solver
-    return solver.asks_once and JUDGE not in identity.arm.models
 
 
 _OF_RESULTS = {ANSWER: str, "resources": dict}
