@@ -70,7 +70,8 @@ class AnthropicWire(Wire):
             sampling = replace(sampling, reasoning_effort=None)
             left.append("reasoning_effort")
         if sampling.reasons and sampling.reasoning_effort != "none":
-            left += [name for name in ("temperature", "top_p") if name in _set_in(sampling)]
+            refused = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+            left += [name for name, value in refused.items() if value is not None]
             sampling = replace(sampling, temperature=None, top_p=None)
         return sampling, tuple(left)
 
@@ -127,11 +128,6 @@ class AnthropicWire(Wire):
         at_home = http.base_url == Anthropic.address
         await fetched(http, f"/v1/models/{quote(model)}", self.headers, dict, must_exist=at_home)
         return {}
-
-
-def _set_in(sampling: Sampling) -> set[str]:
-    given = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    return {name for name, value in given.items() if value is not None}
 
 
 def _thinking(sampling: Sampling) -> dict[str, Any] | None:
