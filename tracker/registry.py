@@ -139,7 +139,9 @@ def _entry_points(path: tuple[str, ...]) -> Sequence[str]:
             for package in os.listdir(folder or "."):  # noqa: PTH208 a path object for each of hundreds takes time
                 if package.endswith((".dist-info", ".egg-info")) and not package.startswith("koderz-"):
                     with suppress(OSError, UnicodeDecodeError):  # most have none
-                        found.append(_read(os.path.join(folder, package, "entry_points.txt")))  # noqa: PTH118
+                        listed = os.path.join(folder, package, "entry_points.txt")  # noqa: PTH118
+                        with open(listed, encoding="utf-8") as file:  # noqa: PTH123
+                            found.append(file.read())
     return [text for text in found if "[koderz." in text]
 
 
@@ -151,11 +153,6 @@ def _resolved(target: str) -> Any:
     module, _, attribute = target.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        return file.read()
 
 
 def _names_in(text: str, heading: str) -> set[str]:

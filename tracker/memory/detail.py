@@ -72,7 +72,11 @@ def line_of(memory: Mapping[str, Any]) -> str:
     tags, told = memory["tags"], memory["metadata"]
     if "result" in tags and told.get("problem_id"):
         names = [told["problem_id"], told.get("arm") or told.get("solver"), told.get("model")]
-        facts = [outcome_of(told), *_figures(told)]
+        facts = [outcome_of(told)]
+        if isinstance(score := told.get("score"), int | float):
+            facts.append(f"score {score:.4g}")
+        if told.get("sample"):
+            facts.append(f"sample {told['sample']}")
     elif "benchmark_run" in tags and told.get("benchmark_run_id"):
         names = [told["benchmark_run_id"], told.get("mode"), told.get("model")]
         rates = [*_rates(_summary(memory))]
@@ -176,13 +180,6 @@ def outcome_of(told: Mapping[str, Any]) -> str:
     attempts = told.get("iterations")
     after = f" after {attempts} attempts" if attempts not in (None, 0, 1) else ""
     return f"{told.get('verdict') or words.get(str(told.get('success')), 'fault')}{cause}{after}"
-
-
-def _figures(told: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(score := told.get("score"), int | float):
-        yield f"score {score:.4g}"
-    if told.get("sample"):
-        yield f"sample {told['sample']}"
 
 
 def cut(text: str, most: int) -> str:

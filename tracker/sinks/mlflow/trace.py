@@ -59,24 +59,7 @@ def trace_of(
     else:
         sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
         request_preview = clean(f"{outcome.problem_id}{sample}: {question}")[:_PREVIEW]
-    info = TraceInfo(
-        trace_id=name,
-        trace_location=TraceLocation.from_experiment_id(place),
-        request_time=start,
-        execution_duration=max(0, end - start),
-        state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
-        request_preview=request_preview,
-        response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
-        client_request_id=outcome.experiment_id,
-        trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
-        tags={key: clean(value)[:_TAG] for key, value in _trace_tags(plan, story, outcome).items()},
-        assessments=list(_assessments(plan, name, story, outcome, run)),
-    )
-    return info, [Span.from_dict(span) for span in _Spans(name, plan, story, outcome).all()]
-
-
-def _trace_tags(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault) -> dict[str, str]:
-    return {
+    tags = {
         **cleaned_tag(*story),
         "mlflow.traceName": child_name(plan, outcome),
         "benchmark_run_id": plan.run_id or "",
@@ -89,6 +72,20 @@ def _trace_tags(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault
         "solver": outcome.solver,
         "arm": outcome.arm,
     }
+    info = TraceInfo(
+        trace_id=name,
+        trace_location=TraceLocation.from_experiment_id(place),
+        request_time=start,
+        execution_duration=max(0, end - start),
+        state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
+        request_preview=request_preview,
+        response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
+        client_request_id=outcome.experiment_id,
+        trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
+        tags={key: clean(value)[:_TAG] for key, value in tags.items()},
+        assessments=list(_assessments(plan, name, story, outcome, run)),
+    )
+    return info, [Span.from_dict(span) for span in _Spans(name, plan, story, outcome).all()]
 
 
 def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
