@@ -353,7 +353,19 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
     sources = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in sources for run in _runs(source) for row in _rows(run)]
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    return _frame(columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}, library)
+    columns = columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}
+    if library == "polars":
+        try:
+            import polars
+        except ImportError:
+            raise KoderzError(
+                f"polars isn't installed; run: {package_command('polars')}; or take pandas: to_dataframe(runs)"
+            ) from None
+        return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
+    import pandas as pd
+
+    frame = pd.DataFrame(columns)
+    return frame.assign(start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce"))
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
@@ -383,18 +395,3 @@ def _runs(source: Source) -> Iterator[Run]:
 def _paths_in(folder: Path) -> list[Path]:
     """The runs in a results folder; none in a folder that is itself a run, or another tool's log."""
     return [] if not folder.is_dir() or reader_of(folder) else run_paths(folder)
-
-
-def _frame(columns: dict[str, list[Any]], library: Library) -> Any:
-    if library == "polars":
-        try:
-            import polars
-        except ImportError:
-            raise KoderzError(
-                f"polars isn't installed; run: {package_command('polars')}; or take pandas: to_dataframe(runs)"
-            ) from None
-        return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
-    import pandas as pd
-
-    frame = pd.DataFrame(columns)
-    return frame.assign(start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce"))

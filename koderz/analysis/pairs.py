@@ -326,10 +326,15 @@ def pairs_to_compare(
         named = {side.arm: side for side in of_b}
         pairs = [(side, named[side.arm]) for side in of_a if side.arm in named] or [(of_a[-1], of_b[-1])]
     else:
-        wanted = [side.arm for side in sides_of(runs[0], arm)]
-        sides = keep(sides_of(runs[0]))
-        among = [side.arm for side in sides if side.is_summed_up] or [side.arm for side in sides]
-        pairs = _within(runs[0], among, wanted)
+        # Each selected arm with its baseline: arms that name one, else all but the first with the first.
+        run = runs[0]
+        wanted = [side.arm for side in sides_of(run, arm)]
+        sides = keep(sides_of(run))
+        first, *others = [side.arm for side in sides if side.is_summed_up] or [side.arm for side in sides]
+        bases = {name: run.arms[name].baseline for name in (first, *others)}
+        stated = {name: base for name, base in bases.items() if base in bases}
+        arms = stated or dict.fromkeys(others, first)
+        pairs = [(Side(run, base), Side(run, name)) for name, base in arms.items() if name in wanted]
     if not allow_simulated:
         refuse_simulated(pairs)
     return pairs
@@ -349,14 +354,6 @@ def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
                     f"{one.label} is of the SIMULATED model, {other.label} of a real one, so together they mean "
                     "nothing; to see them side by side all the same: --allow-simulated"
                 )
-
-
-def _within(run: Run, among: Sequence[str], wanted: Collection[str]) -> list[tuple[Side, Side]]:
-    """Each selected arm with its baseline: arms that name one, else all but the first with the first."""
-    first, *others = among
-    named = {name: run.arms[name].baseline for name in among if run.arms[name].baseline in among}
-    pairs = (named or dict.fromkeys(others, first)).items()
-    return [(Side(run, a), Side(run, b)) for b, a in pairs if b in wanted]
 
 
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:
