@@ -181,7 +181,12 @@ def _parameters(
         for field in fields
         if field.name in names
     ]
-    return [*parameters, _problems_file()] if has_file and "problems" in names else parameters
+    if has_file and "problems" in names:
+        text = "Only the tasks in this file, one per line."
+        option = typer.Option(None, metavar="FILE", help=text, rich_help_panel="Tasks")
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("problems_file", kind, default=option, annotation=Path | None))
+    return parameters
 
 
 def _heading(owner: str) -> str:
@@ -222,23 +227,11 @@ def _annotation(field: Field) -> Any:
 def _help(field: Field, default: Any) -> str:
     """The option's help, with the command's default if it differs from the option's own."""
     text = field.about.help if default == field.default else field.about.help.partition(" Default: ")[0]
-    return text + _default(field, default)
-
-
-def _default(field: Field, default: Any) -> str:
-    """The default as shown in the help; empty if there is none or the help already states it."""
     if default is None or default is False or field.is_negated or default == ():
-        return ""
+        return text
     if isinstance(default, tuple):
-        return f" Default: {', '.join(map(str, default))}."
-    return f" Default: {default:g}." if isinstance(default, float) else f" Default: {default}."
-
-
-def _problems_file() -> inspect.Parameter:
-    option = typer.Option(
-        None, metavar="FILE", help="Only the tasks in this file, one per line.", rich_help_panel="Tasks"
-    )
-    return inspect.Parameter("problems_file", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
+        return f"{text} Default: {', '.join(map(str, default))}."
+    return f"{text} Default: {default:g}." if isinstance(default, float) else f"{text} Default: {default}."
 
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:

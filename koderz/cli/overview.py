@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from koderz.runs.session import SessionResult
     from koderz.settings.options import Field
     from koderz_tracker.breakdown import Mean
-    from koderz_tracker.summary import Comparison, Summary
+    from koderz_tracker.summary import Comparison
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
@@ -254,16 +254,16 @@ def show_plan(
 ) -> None:
     """Prints the plan, and what a sample of it came to. No model is asked, and no key is needed."""
     forecast = forecast_of(plan, environ)
-    if json:
-        print_json({**forecast.document, **({"sample": _sample_document(sampled.summary)} if sampled else {})})
-    else:
-        say_all(forecast.lines(sampled.summary if sampled else None))
-
-
-def _sample_document(sampled: Summary) -> Mapping[str, Any]:
-    return {
-        "run_id": sampled.run_id,
-        "status": sampled.status,
-        "problems": sampled.config["problems"],
-        "cost": sampled.paid.get("total", 0.0),
-    }
+    summary = sampled.summary if sampled else None
+    if not json:
+        say_all(forecast.lines(summary))
+        return
+    document = dict(forecast.document)
+    if summary:
+        document["sample"] = {
+            "run_id": summary.run_id,
+            "status": summary.status,
+            "problems": summary.config["problems"],
+            "cost": summary.paid.get("total", 0.0),
+        }
+    print_json(document)
