@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -109,10 +109,16 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     in_file = SOLVERS.is_file(name)
     found = Solver.of(find_in_file("--solver", name), name) if in_file else SOLVERS.load(name)
     declared = {each.name: vars(found)[each.name] for each in fields(Solver)}
+    if handed(name):
+        digest = digest_of_file(name)
+    else:
+        function = found.function
+        file = inspect.getsourcefile(function.func if isinstance(function, partial) else function)
+        digest = hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()[:16]
     solver = SettledSolver(
         **declared,
         name=name.rpartition(":")[2].replace("_", "-") if in_file else name,
-        digest=digest_of_file(name) if handed(name) else _source_digest(found.function),
+        digest=digest,
         source=name if in_file else "",
         is_foreign=name not in SOLVERS,
     )
@@ -133,9 +139,3 @@ def _read_as(default: Any, setting: Any, key: str, text: str) -> Any:
         except ValueError:
             raise KoderzError(f"--solver-arg {key}={text}: not a number") from None
     return text
-
-
-def _source_digest(function: Callable[..., Any]) -> str:
-    file = inspect.getsourcefile(function.func if isinstance(function, partial) else function)
-    data = Path(file).read_bytes() if file else b""
-    return hashlib.sha256(data).hexdigest()[:16]
