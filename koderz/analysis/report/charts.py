@@ -156,7 +156,12 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
 
 def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
     """A plot of a measure with intervals over time; a line joins the values of one arm on the same tasks."""
-    moments = [_moment(entry) for entry in entries]
+    moments = []
+    for entry in entries:
+        try:
+            moments.append(datetime.fromisoformat(entry.run.start_time).replace(tzinfo=None))
+        except ValueError:  # an old file may not say
+            moments.append(datetime(1970, 1, 2))
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = {
@@ -267,13 +272,6 @@ def amount(value: float, *, priced: bool) -> str:
     if not priced:
         return f"{value:,.0f}"
     return f"${value:,.3g}" if value >= 0.0001 else f"${value:.2g}"
-
-
-def _moment(entry: Entry) -> datetime:
-    try:
-        return datetime.fromisoformat(entry.run.start_time).replace(tzinfo=None)
-    except ValueError:  # an old file may not say
-        return datetime(1970, 1, 2)
 
 
 def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
