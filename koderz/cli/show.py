@@ -172,19 +172,17 @@ def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Itera
     ranked = sorted(groups.items(), key=lambda item: (isinstance(item[1][0], Fault), -len(item[1]), item[0]))
     for cause, members in ranked:
         yield Text(f"{cause}: {len(members)}")
-        yield Table(
-            (), [["", *_failure_row(outcome, experiments.sample_name(outcome))] for outcome in members], ruled=False
-        )
-
-
-def _failure_row(outcome: Outcome, name: str) -> list[str]:
-    from koderz_tracker.records import Fault
-
-    sample = f"sample {outcome.sample}" if outcome.sample else ""
-    which = [outcome.problem_id, outcome.arm, " · ".join(filter(None, [sample, name]))]
-    if isinstance(outcome, Fault):
-        return [*which, outcome.reason]
-    return [*which, outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
+        rows = []
+        for outcome in members:
+            sample = f"sample {outcome.sample}" if outcome.sample else ""
+            which = " · ".join(filter(None, [sample, experiments.sample_name(outcome)]))
+            row = ["", outcome.problem_id, outcome.arm, which]
+            if isinstance(outcome, Fault):
+                row.append(outcome.reason)
+            else:
+                row += [outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
+            rows.append(row)
+        yield Table((), rows, ruled=False)
 
 
 def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:
