@@ -67,7 +67,20 @@ def of_run(run: Run, threshold: float | None = None, arms: Sequence[str] = ()) -
         if run.status != "complete":
             left = (task for task in run.config.get("problems") or () if task not in tasks and task not in faults)
             cases += [Case(str(task), kind="skipped", message=f"not asked: the run is {run.status}") for task in left]
-        yield CaseSuite(f"{run.suite}.{arm}", cases, _properties(side), run.start_time[:19])
+        figures = side.figures
+        low, high = figures.success_rate_interval or ("", "")
+        properties = {
+            "run_id": run.run_id or run.name,
+            "arm": arm,
+            "model": side.model,
+            "success_rate": "" if figures.success_rate is None else figures.success_rate,
+            "success_rate_low": low,
+            "success_rate_high": high,
+            "total_cost": figures.total_cost,
+            "status": run.status,
+            "simulated": str(side.simulated).lower(),
+        }
+        yield CaseSuite(f"{run.suite}.{arm}", cases, properties, run.start_time[:19])
 
 
 def of_comparison(a: Side, b: Side, threshold: float | None = None) -> CaseSuite:
@@ -162,22 +175,6 @@ def _told_by(run: Run) -> Callable[[str], str]:
         return str(attempts[-1].feedback or attempts[-1].detail) if attempts else ""
 
     return told
-
-
-def _properties(side: Side) -> dict[str, object]:
-    run, figures = side.run, side.figures
-    low, high = figures.success_rate_interval or ("", "")
-    return {
-        "run_id": run.run_id or run.name,
-        "arm": side.arm,
-        "model": side.model,
-        "success_rate": "" if figures.success_rate is None else figures.success_rate,
-        "success_rate_low": low,
-        "success_rate_high": high,
-        "total_cost": figures.total_cost,
-        "status": run.status,
-        "simulated": str(side.simulated).lower(),
-    }
 
 
 def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:

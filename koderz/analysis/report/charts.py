@@ -99,14 +99,12 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
 
 def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list[Mark]]:
     """The axis label, its ticks, and marks at the left, for success rates."""
-    return (
-        "passed, per cent",
-        _PER_CENT,
-        [
-            _rate(entry, 0.0, f"{entry.name} {entry.figures.rate:.1f}% ({entry.figures.interval_text})")
-            for entry in entries
-        ],
-    )
+    marks = []
+    for entry in entries:
+        figures, hollow = entry.figures, not entry.is_complete
+        tooltip = f"{entry.name} {figures.rate:.1f}% ({figures.interval_text})"
+        marks.append(Mark(0.0, figures.rate, entry.colour, hollow, figures.success_rate_interval, tooltip))
+    return "passed, per cent", _PER_CENT, marks
 
 
 def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
@@ -282,11 +280,6 @@ def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
 def _few(lines: Sequence[str]) -> str:
     left_out = len(lines) - _MOST_TOLD
     return "\n".join([*lines[:_MOST_TOLD], *([f"and {left_out} more, in the table below"] if left_out > 0 else [])])
-
-
-def _rate(entry: Entry, x: float, told: str) -> Mark:
-    figures = entry.figures
-    return Mark(x, figures.rate, entry.colour, not entry.is_complete, figures.success_rate_interval, told)
 
 
 def _bands(marks: Sequence[Mark]) -> list[Band]:
