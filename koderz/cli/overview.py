@@ -24,7 +24,6 @@ from koderz_tracker.results import untold
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
-    from koderz.analysis.report.sections import Section
     from koderz.analysis.runs import Run
     from koderz.runs.session import SessionResult
     from koderz.settings.options import Field
@@ -47,7 +46,7 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
 
 def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     from koderz.analysis.compare import own_answer
-    from koderz.analysis.report.sections import sections_of
+    from koderz.analysis.report.sections import Spreads, sections_of
     from koderz.analysis.runs import breakdown_blocks
 
     yield from _head(run)
@@ -71,23 +70,18 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
         yield ""
         yield from breakdown_blocks([each for each in run.breakdown if each.arm in arms])
     if len(arms) == len(run.arms):
-        yield from _told_sections(sections)
+        from koderz.analysis.report.charts import strips
+
+        # The report's sections of suite and solvers, as far as a screen can show them.
+        for section in sections:
+            yield Heading(section.title)
+            for content in section.contents:
+                if isinstance(content, Spreads):
+                    yield Text("")
+                    yield from strips(content)
+                elif isinstance(content, Heading | Text | Table):
+                    yield content
     yield from _faults(run)
-
-
-def _told_sections(sections: Sequence[Section]) -> Iterator[Block]:
-    """The report sections of the run's suite and solvers, as far as a screen can show them."""
-    from koderz.analysis.report.charts import strips
-    from koderz.analysis.report.sections import Spreads
-
-    for section in sections:
-        yield Heading(section.title)
-        for content in section.contents:
-            if isinstance(content, Spreads):
-                yield Text("")
-                yield from strips(content)
-            elif isinstance(content, Heading | Text | Table):
-                yield content
 
 
 def told_comparison(c: Comparison) -> str:
