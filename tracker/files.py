@@ -43,19 +43,15 @@ def open_own(path: Path | str, names: int = 1) -> IO[bytes]:
         finally:
             os.close(within)
     except OSError as error:
-        raise _explained(error, Path(path), names) from None
+        # Systems report a link in several ways, so it is named here.
+        for each in (Path(path), *Path(path).parents)[:names]:
+            if each.is_symlink():
+                raise OSError(errno.ELOOP, f"{each.name} {LINK}", str(path)) from None
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(opened, "rb")
-
-
-def _explained(error: OSError, path: Path, names: int) -> OSError:
-    """The error of opening a file; a link is named, which systems report in several ways."""
-    for each in (path, *path.parents)[:names]:
-        if each.is_symlink():
-            return OSError(errno.ELOOP, f"{each.name} {LINK}", str(path))
-    return type(error)(error.errno, error.strerror, str(path))
 
 
 def refuse_links(paths: Iterable[Path]) -> None:

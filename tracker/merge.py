@@ -64,7 +64,14 @@ def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
         if (what := _relation(folder, end, own)) != "extended":
             return Merged(run_id, what)
         with lock_run(own):
-            return Merged(run_id, _extend(folder, end, own))
+            # Only while the run is locked is it sure how its journal relates to the longer foreign one.
+            if (what := _relation(folder, end, own)) == "extended":
+                copy_blobs(folder, own)
+                index_path(own / NAME).unlink(missing_ok=True)
+                copy_file(folder / NAME, own / NAME, end)
+                if own.with_suffix(".json").exists():
+                    write_summary(own)
+            return Merged(run_id, what)
     except OSError as error:
         raise StorageError(f"{own} can't be written ({error.strerror}); what is here is as it was") from None
 
@@ -96,15 +103,3 @@ def _relation(folder: Path, end: int, own: Path) -> What:
     if end > ours:
         return "extended"
     return "there already" if end == ours else "behind"
-
-
-def _extend(folder: Path, end: int, own: Path) -> What:
-    """Replaces the journal here by the longer foreign one, while the run is locked."""
-    if (what := _relation(folder, end, own)) != "extended":
-        return what
-    copy_blobs(folder, own)
-    index_path(own / NAME).unlink(missing_ok=True)
-    copy_file(folder / NAME, own / NAME, end)
-    if own.with_suffix(".json").exists():
-        write_summary(own)
-    return "extended"

@@ -50,18 +50,16 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
         except Exception as error:  # a package of somebody else's may do anything
             raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {_message(error)}") from error
     there = [each for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known})) if each[-1:] != "*"]
-    raise KoderzError(f"there is no {kind} {name!r}{_instead(name, there)}")
-
-
-def _instead(name: str, there: Sequence[str]) -> str:
-    """A hint on an unknown name: the nearest that there is, else some of them."""
+    # The nearest name that there is, else some of them.
     from difflib import get_close_matches  # which nobody needs whose names are right
 
     if near := get_close_matches(name, there, 1, _ALIKE):
-        return f"; did you mean {near[0]}?"
-    if not there:
-        return ""
-    return f"; choose from {', '.join(there[:_SHOWN])}{', …' if len(there) > _SHOWN else ''}"
+        instead = f"; did you mean {near[0]}?"
+    elif not there:
+        instead = ""
+    else:
+        instead = f"; choose from {', '.join(there[:_SHOWN])}{', …' if len(there) > _SHOWN else ''}"
+    raise KoderzError(f"there is no {kind} {name!r}{instead}")
 
 
 def names_of_others(group: str) -> set[str]:
@@ -141,7 +139,9 @@ def _entry_points(path: tuple[str, ...]) -> Sequence[str]:
             for package in os.listdir(folder or "."):  # noqa: PTH208 a path object for each of hundreds takes time
                 if package.endswith((".dist-info", ".egg-info")) and not package.startswith("koderz-"):
                     with suppress(OSError, UnicodeDecodeError):  # most have none
-                        found.append(_read(os.path.join(folder, package, "entry_points.txt")))  # noqa: PTH118
+                        listed = os.path.join(folder, package, "entry_points.txt")  # noqa: PTH118
+                        with open(listed, encoding="utf-8") as file:  # noqa: PTH123
+                            found.append(file.read())
     return [text for text in found if "[koderz." in text]
 
 
@@ -153,11 +153,6 @@ def _resolved(target: str) -> Any:
     module, _, attribute = target.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        return file.read()
 
 
 def _names_in(text: str, heading: str) -> set[str]:

@@ -38,7 +38,14 @@ def repair(folder: Path) -> Repaired:
     sound = [entry for entry in entries if entry.code not in (DAMAGED, DOUBLED)]
     sound.sort(key=lambda entry: entry.kind != "plan")
     torn = [] if index.torn is None else [(index.torn, journal.stat().st_size - index.torn)]
-    damaged = [_problem(journal, span) for span in [e.span for e in entries if e.code == DAMAGED] + torn]
+    damaged = []
+    for span in [entry.span for entry in entries if entry.code == DAMAGED] + torn:
+        problem = "not a journal line: it is about no experiment"
+        try:
+            read(next(read_spans(journal, [span])))
+        except JournalError as error:
+            problem = str(error)
+        damaged.append((*span, problem))
     doubled = [entry.offset for entry in entries if entry.code == DOUBLED]
     lost = list(_lost(folder, sound))
     if not damaged and not doubled:
@@ -53,14 +60,6 @@ def repair(folder: Path) -> Repaired:
     except OSError as error:
         raise StorageError(f"{target} can't be written ({error.strerror}); the run itself is as it was") from None
     return Repaired(target, len(sound), damaged, doubled, lost)
-
-
-def _problem(journal: Path, span: tuple[int, int]) -> tuple[int, int, str]:
-    try:
-        read(next(read_spans(journal, [span])))
-    except JournalError as error:
-        return *span, str(error)
-    return *span, "not a journal line: it is about no experiment"
 
 
 def _lost(folder: Path, kept: Sequence[IndexEntry]) -> Iterator[str]:

@@ -230,7 +230,13 @@ def _without_credentials(text: str) -> str:
 
     for find in FINDERS:
         if spans := find(text):
-            text = _without(text, spans)
+            pieces: list[str] = []
+            at = 0
+            for start, end in spans:
+                if start >= at:
+                    pieces += [text[at:start], REDACTED]
+                at = max(at, end)
+            text = "".join([*pieces, text[at:]])
     return text
 
 
@@ -242,13 +248,3 @@ def _is_telling(name: str) -> bool:
     from koderz_tracker.credentials import SECRET_NAME
 
     return SECRET_NAME.fullmatch(name) is not None
-
-
-def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    pieces: list[str] = []
-    at = 0
-    for start, end in spans:
-        if start >= at:
-            pieces += [text[at:start], REDACTED]
-        at = max(at, end)
-    return "".join([*pieces, text[at:]])

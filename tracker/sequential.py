@@ -127,6 +127,8 @@ class Evidence:
         if not self.total or abs(inside - outside) < _CLOSE:
             return outside
         at = (inside + outside) / 2
+        # Newton's method within a bracket: `inside` has less evidence against it than the goal, `outside` as much or
+        # more. A step that would leave the bracket gives way to its middle.
         for _ in range(_STEPS):
             height, slope = self._wealth_and_slope(at, _half(upper=upper) if by_half else slice(None))
             inside, outside = (at, outside) if height < goal else (inside, at)
@@ -162,6 +164,7 @@ class Evidence:
         stakes, log_weights = bets()
         values, weights = np.array([*self._counts], float).reshape(-1, 2).T
         counts = np.fromiter(self._counts.values(), float, len(self._counts))
+        # What a bet multiplies its wealth by for each value: bets that win where values lie above the mean, and below.
         up = 1 + np.multiply.outer(stakes, weights * (values - mean) / (1 + mean))
         down = 1 - np.multiply.outer(stakes, weights * (values - mean) / (1 - mean))
         return log_weights + np.concatenate((np.log(up) @ counts, np.log(down) @ counts)), (up, down), counts
@@ -202,6 +205,8 @@ class ConfidenceSequence(Evidence):
         goal = -math.log(self.alpha)
         found = {mean: each.add(value, count, weight) for mean, each in self._at.items()}
         self._largest = max(self._largest, found[0.0])
+        # An end of the running intersection moves only once the evidence against it reaches 1 / alpha, so that few
+        # values cost a search for a new end.
         if self.mean > self.low and found.get(self.low, goal) >= goal:
             self.low = min(max(self.low, self.limit(self.alpha, upper=False)), self.high)
         if self.mean < self.high and found.get(self.high, goal) >= goal:

@@ -204,6 +204,7 @@ def is_futile(evidence: Evidence, rule: StoppingRule) -> bool:
 def _decided(evidence: Evidence, rule: StoppingRule, left: int, random: Generator) -> int:
     """Of some drawn endings of a comparison, the number that decide it."""
     a, b = evidence.parted
+    # Gamma draws over their sum are a draw from the Dirichlet distribution.
     gammas = random.standard_gamma([a + _PRIOR, b + _PRIOR, evidence.total - a - b + _PRIOR], (_AT_ONCE, 3))
     walks = _walks(gammas / gammas.sum(axis=1, keepdims=True), left, random)
     shows = walks.crossings(rule.alpha, a, b) >= 0
@@ -243,6 +244,7 @@ def tasks_needed(
     logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, most + 1)))))
 
     def chance(tasks: int) -> float:
+        # Each task parts with the chance `parts`, so that the number of those that do is binomial.
         flips = np.arange(tasks + 1)
         of_them = logs[tasks] - logs[flips] - logs[tasks - flips] + flips * log(parts) + (tasks - flips) * log1p(-parts)
         return float(np.exp(of_them) @ shown[np.minimum(flips, len(shown) - 1)])
@@ -259,6 +261,8 @@ def _first_shown(up: float, alpha: float, most: int) -> NDArray[Any]:
 
     limits = limits_of_flips(alpha, most)
     found, leads, wide = [0.0], np.ones(1), 0  # of B, from -wide to wide
+    # A random walk of B's lead between two barriers: each task that parts moves it by one, and what reaches the limit
+    # for so many tasks is shown there and leaves the walk.
     while len(found) <= most and sum(found) < 1 - _ALMOST:
         limit = int(limits[len(found)])
         leads = np.pad(leads * up, (2, 0)) + np.pad(leads * (1 - up), (0, 2))

@@ -104,7 +104,10 @@ class Stories:
             record = whole(record, self.folder)
         except JournalError:  # what else the run holds is worth telling
             tell(f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}")
-            record = _without_lost(record)
+            if isinstance(record, Once):
+                record = replace(record, value=None, in_blob=False)
+            else:
+                record = with_texts(record, _unless_lost)
         if isinstance(record, Call):
             messages = record.messages
             if self._with_messages:
@@ -123,12 +126,6 @@ class Stories:
         except (KeyError, TypeError, ValueError):  # the line is damaged, or never was one of ours
             pass
         return [{"role": message.get("role", ""), "content": LOST}]
-
-
-def _without_lost(record: Record) -> Record:
-    if isinstance(record, Once):
-        return replace(record, value=None, in_blob=False)
-    return with_texts(record, _unless_lost)
 
 
 def _unless_lost(name: str, text: Text) -> Text | None:

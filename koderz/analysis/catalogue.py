@@ -65,14 +65,20 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
             found.unreadable.extend(filter(None, [entry.problem]))
         else:
             try:
-                found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
+                row, folder = entry.row, Path(source).parent
+                # Only a run with a journal newer than its summary can be running.
+                if _is_journal(stamp) and (folder / "lock").exists() and is_locked(folder):
+                    row = replace(row, status="running")
+                found.rows.append(row)
             except KoderzError as error:  # what its lock is can't be told
                 found.unreadable.append(str(error))
                 continue
             if newest is not None:
                 (heapq.heappushpop if len(begun) == newest else heapq.heappush)(begun, entry.row.started)
     if cached != known:
-        _write_index(results, cached)
+        # A folder that can't be written is still listed, only more slowly the next time.
+        with contextlib.suppress(OSError):
+            write_whole(results / INDEX, [msgspec.msgpack.encode((_form(), cached))], durable=False)
     found.rows.sort(key=attrgetter("started", "run_id"), reverse=True)
     return found
 
@@ -175,12 +181,6 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
-    """The row, marked as running if so. Only a run with a journal newer than its summary can be running."""
-    working = (folder / "lock").exists() and is_locked(folder)
-    return replace(row, status="running") if working else row
-
-
 def _read_index(results: Path) -> dict[str, _Cached]:
     try:
         with open_own(results / INDEX) as file:
@@ -188,12 +188,6 @@ def _read_index(results: Path) -> dict[str, _Cached]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return entries if form == _form() else {}
-
-
-def _write_index(results: Path, entries: dict[str, _Cached]) -> None:
-    """Writes the index. A folder that can't be written is still listed, only more slowly the next time."""
-    with contextlib.suppress(OSError):
-        write_whole(results / INDEX, [msgspec.msgpack.encode((_form(), entries))], durable=False)
 
 
 @cache

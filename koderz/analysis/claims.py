@@ -13,7 +13,7 @@ import orjson
 from koderz.analysis.brief import headline
 from koderz.analysis.measures import interval_text, measure_named, shown, usual_measure
 from koderz.analysis.memories import Chosen, recalled_runs, run_named
-from koderz.analysis.pairs import Side, sides_of
+from koderz.analysis.pairs import sides_of
 from koderz.analysis.questions import Answer, compared
 from koderz.analysis.runs import Run
 from koderz.analysis.sequential import sentence as decision_in_words
@@ -195,7 +195,17 @@ def _checked(store: Store, memory: Memory, findings: Sequence[str] | None) -> Ev
             event = _judged(store, of, evidence)
         if event == last:
             return None
-        if _record(store, memory, len(events) + 1, event):
+        # If another process has stored an event of this number meanwhile, the claim is judged again.
+        draft = Draft(
+            key=f"{memory.key}#{len(events) + 1}",
+            title=f"Claim {memory.id} {'has ' if event.state == 'fallen' else ''}{event.state}: {memory.title}",
+            content=event.reason,
+            category="learning",
+            importance="critical",
+            tags=[EVENT, event.state],
+            metadata={"claim_event": msgspec.to_builtins(event)},
+        )
+        if store.add_new([draft]):
             return event
     return None  # the others have checked what there is
 
@@ -248,29 +258,25 @@ def _outcome(store: Store, question: Mapping[str, Any]) -> Outcome:
         sides = sides_of(run, arm) if run else []
         if not run or len(sides) != 1 or not sides[0].results:
             raise KoderzError(f"{runs[0]} has no results in one arm; name the arm that is claimed of: --arm")
-        value, interval, method, n, text = _rate(sides[0], name)
+        side = sides[0]
+        measure = measure_named(name or usual_measure([side.run]), [side.run])
+        if (mean := side.mean(measure)) is None:
+            raise KoderzError(f"{side.label} has no {measure.name}")
+        scale = 100 if measure.two_valued else 1
+        span = mean.interval and interval_text(mean.interval, measure)
+        of = (
+            f" ({side.figures.successes} of {mean.results})"
+            if measure.two_valued
+            else f" ({measure.name}, n = {mean.results})"
+        )
+        text = f"{side.label}: {shown(mean.mean, measure)}{of}, 95% interval {span}"
+        interval = mean.interval and (scale * mean.interval[0], scale * mean.interval[1])
+        value, method, n = scale * mean.mean, mean.interval_method, mean.results
         verdict = "rate"
     if value is None or interval is None:
         raise KoderzError(f"this evidence gives no interval ({method}), and without one there is no claim")
     low, high = interval
     return Outcome(verdict=verdict, value=value, interval=(low, high), interval_method=method or "", n=n, text=text)
-
-
-def _rate(side: Side, name: str | None) -> tuple[float | None, Any, str | None, int, str]:
-    """The average of a measure in an arm, its interval and the method, the number of results, and all as text."""
-    measure = measure_named(name or usual_measure([side.run]), [side.run])
-    if (mean := side.mean(measure)) is None:
-        raise KoderzError(f"{side.label} has no {measure.name}")
-    scale = 100 if measure.two_valued else 1
-    span = mean.interval and interval_text(mean.interval, measure)
-    of = (
-        f" ({side.figures.successes} of {mean.results})"
-        if measure.two_valued
-        else f" ({measure.name}, n = {mean.results})"
-    )
-    text = f"{side.label}: {shown(mean.mean, measure)}{of}, 95% interval {span}"
-    limits = mean.interval and tuple(scale * limit for limit in mean.interval)
-    return scale * mean.mean, limits, mean.interval_method, mean.results, text
 
 
 def _run(store: Store, name: str) -> Run | None:
@@ -295,17 +301,3 @@ def _evidence(run: Run | None, name: str, arm: str | None) -> Evidence:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_SORT_KEYS)).hexdigest()[:20]
-
-
-def _record(store: Store, claim: Memory, number: int, event: Event) -> bool:
-    """Stores the event of a claim that has this number; False if another process has found one meanwhile."""
-    draft = Draft(
-        key=f"{claim.key}#{number}",
-        title=f"Claim {claim.id} {'has ' if event.state == 'fallen' else ''}{event.state}: {claim.title}",
-        content=event.reason,
-        category="learning",
-        importance="critical",
-        tags=[EVENT, event.state],
-        metadata={"claim_event": msgspec.to_builtins(event)},
-    )
-    return bool(store.add_new([draft]))

@@ -315,7 +315,29 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     for one in each:
         if len(each) > 1:
             yield Heading(f"Arm: {one.b.arm}")
-        yield from _one(one)
+        yield figures_of(one)
+        yield Text(one.verdict)
+        if one.p_value is not None:
+            yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
+        if one.judged:
+            yield from map(Text, text_of_difference(one.judged))
+        yield from spans_of_faults(one)
+        yield from _methods(one)
+        if one.probability_better is not None:
+            probability = min(max(one.probability_better, 0.0001), 0.9999)
+            yield Text(f"Posterior probability that B is better, all rates alike likely before: {probability:.4g}.")
+        if one.paired:
+            better = f"{one.b_only} better by B, {one.a_only} by A."
+            if one.both is None:
+                yield Text(f"{one.pairs} tasks: {better}")
+            else:
+                yield Text(f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, {better}")
+        for phrase in one.unequal_resources:
+            yield Text(f"Unequal resources: {phrase}")
+        if one.gained:
+            yield Text(f"B gained: {named_tasks(one.gained)}")
+        if one.lost:
+            yield Text(f"B lost: {named_tasks(one.lost)}")
     for note in dict.fromkeys(note for one in each for note in one.notes):
         yield Text(f"note: {note}")
     others = any(side.other_tasks for side in (comparison.a_compared, comparison.b_compared))
@@ -344,30 +366,6 @@ def spans_of_faults(one: Comparison) -> Iterator[Text]:
     if one.completion and one.completion.differences:
         span = interval_text(tuple(end / one.scale for end in one.completion.differences), one.measure, signed=True)
         yield Text(f"With {one.completion.text} at their worst or best B - A is from {span}.")
-
-
-def _one(one: Comparison) -> Iterator[Block]:
-    yield figures_of(one)
-    yield Text(one.verdict)
-    if one.p_value is not None:
-        yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
-    if one.judged:
-        yield from map(Text, text_of_difference(one.judged))
-    yield from spans_of_faults(one)
-    yield from _methods(one)
-    yield from _posterior(one)
-    if one.paired:
-        better = f"{one.b_only} better by B, {one.a_only} by A."
-        if one.both is None:
-            yield Text(f"{one.pairs} tasks: {better}")
-        else:
-            yield Text(f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, {better}")
-    for phrase in one.unequal_resources:
-        yield Text(f"Unequal resources: {phrase}")
-    if one.gained:
-        yield Text(f"B gained: {named_tasks(one.gained)}")
-    if one.lost:
-        yield Text(f"B lost: {named_tasks(one.lost)}")
 
 
 def _methods(one: Comparison) -> Iterator[Text]:
@@ -415,40 +413,34 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
         yield [f"GM {name}", f"{ratio.a:.3g}", f"{ratio.b:.3g}", f"×{ratio.ratio:.3g}", interval, ""]
     for name, found in one.measures.items():
         if name in known and name not in one.ratios and (found.a or found.b):
-            yield [_name(known[name], of="Avg "), *_difference_cells(found, known[name])]
+            measure = known[name]
+            yield [
+                _name(measure, of="Avg "),
+                shown(found.a, measure),
+                shown(found.b, measure),
+                shown(found.difference, measure, signed=True),
+                interval_text(found.interval_holm, measure, signed=True),
+                "" if found.p_holm is None else p_figure(found.p_holm),
+            ]
     if any(each.cost_per_success for each in compared):
         costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)
         yield ["Cost per success", *costs, "", "", ""]
-    yield from _sample_rows(one)
-    a, b = one.a.figures.unread, one.b.figures.unread
-    if a and b:
-        yield ["Unread", f"{a.rate:.1f}%", f"{b.rate:.1f}%", f"{b.rate - a.rate:+.1f} points", "", ""]
-
-
-def _sample_rows(one: Comparison) -> Iterator[list[str]]:
-    """pass@k and pass^k of each side on all its tasks, for each k that both have samples for."""
+    # pass@k and pass^k of each side on all its tasks, for each k that both have samples for.
     a, b = one.a.figures, one.b.figures
     if min(len(a.pass_at_k), len(b.pass_at_k)) > 1 and one.measure.two_valued:
         for name in [*a.pass_at_k][1 : len(b.pass_at_k)]:
             yield [name, *(f"{100 * each.pass_at_k[name]:.1f}%" for each in (a, b)), "", "", ""]
         for name in [*a.pass_hat_k][1 : len(b.pass_hat_k)]:
             yield [name, *(each.pass_hat_k[name].text for each in (a, b)), "", "", ""]
+    of_a, of_b = a.unread, b.unread
+    if of_a and of_b:
+        yield ["Unread", f"{of_a.rate:.1f}%", f"{of_b.rate:.1f}%", f"{of_b.rate - of_a.rate:+.1f} points", "", ""]
 
 
 def _name(measure: Measure, of: str = "") -> str:
     if measure.name == SUCCESS.name:
         return "Success rate" if of else "success rate"
     return f"{of}{measure.name}"
-
-
-def _difference_cells(found: Difference, measure: Measure) -> list[str]:
-    return [
-        shown(found.a, measure),
-        shown(found.b, measure),
-        shown(found.difference, measure, signed=True),
-        interval_text(found.interval_holm, measure, signed=True),
-        "" if found.p_holm is None else p_figure(found.p_holm),
-    ]
 
 
 def described(side: Side) -> str:
@@ -465,12 +457,6 @@ def _compared_rate(found: Compared) -> str:
     alike = abs(found.success_rate * found.experiments - 100 * found.successes) < 1e-6
     count = f"{found.successes}/{found.experiments}" if alike else f"{found.tasks} tasks"
     return f"{found.success_rate:.1f}% ({count})"
-
-
-def _posterior(one: Comparison) -> Iterator[Text]:
-    if one.probability_better is not None:
-        probability = min(max(one.probability_better, 0.0001), 0.9999)
-        yield Text(f"Posterior probability that B is better, all rates alike likely before: {probability:.4g}.")
 
 
 def _power(one: Comparison) -> str:

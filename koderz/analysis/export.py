@@ -20,7 +20,7 @@ from msgspec import UNSET
 from koderz.analysis.logs import reader_of
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.runs import FAULT, FaultsAs, Run, Source, load_run, run_of, run_paths
-from koderz.analysis.story import Experiments, Story, StoryStep
+from koderz.analysis.story import Experiments, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
 from koderz.settings.systems import names_of
@@ -160,17 +160,15 @@ def rows_of(
                 if step.attempt
             )
         else:
-            yield identity | _experiment(story) | _artifact(story.attempts, artifact, folder)
-
-
-def _experiment(story: Story) -> dict[str, Any]:
-    ended = story.outcome
-    row = {"program": story.program}
-    if isinstance(ended, Fault):
-        taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
-        return row | {"verdict": FAULT, **taken}
-    names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
-    return row | {name: getattr(ended, name) for name in names}
+            ended = story.outcome
+            row = {"program": story.program}
+            if isinstance(ended, Fault):
+                taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
+                experiment = row | {"verdict": FAULT, **taken}
+            else:
+                names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
+                experiment = row | {name: getattr(ended, name) for name in names}
+            yield identity | experiment | _artifact(story.attempts, artifact, folder)
 
 
 def _attempt(step: StoryStep) -> dict[str, Any]:
@@ -355,7 +353,19 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
     sources = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in sources for run in _runs(source) for row in _rows(run)]
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    return _frame(columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}, library)
+    columns = columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}
+    if library == "polars":
+        try:
+            import polars
+        except ImportError:
+            raise KoderzError(
+                f"polars isn't installed; run: {package_command('polars')}; or take pandas: to_dataframe(runs)"
+            ) from None
+        return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
+    import pandas as pd
+
+    frame = pd.DataFrame(columns)
+    return frame.assign(start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce"))
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
@@ -385,18 +395,3 @@ def _runs(source: Source) -> Iterator[Run]:
 def _paths_in(folder: Path) -> list[Path]:
     """The runs in a results folder; none in a folder that is itself a run, or another tool's log."""
     return [] if not folder.is_dir() or reader_of(folder) else run_paths(folder)
-
-
-def _frame(columns: dict[str, list[Any]], library: Library) -> Any:
-    if library == "polars":
-        try:
-            import polars
-        except ImportError:
-            raise KoderzError(
-                f"polars isn't installed; run: {package_command('polars')}; or take pandas: to_dataframe(runs)"
-            ) from None
-        return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
-    import pandas as pd
-
-    frame = pd.DataFrame(columns)
-    return frame.assign(start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce"))

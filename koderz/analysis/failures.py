@@ -50,12 +50,13 @@ def failures_of(side: Side) -> Failures:
     results = side.results
     causes = _by_attempts(folder, side.arm, results) if folder else _by_outcome(results)
     solved = [result for result in results if result.success]
+    tasks = {result.problem_id for result in solved}
     return Failures(
         causes=sorted(causes, key=lambda cause: (-(cause.attempts or cause.experiments), cause.cause)),
         from_attempts=folder is not None,
         solved_at=dict(sorted(Counter(result.iterations for result in solved).items())),
         cost_by_tier=side.figures.cost_by_tier,
-        cost_per_solved_task=_cost_per_solved_task(results),
+        cost_per_solved_task=sum(result.cost for result in results) / len(tasks) if tasks else None,
         tokens_to_solution=statistics.median(result.tokens for result in solved) if solved else None,
     )
 
@@ -123,11 +124,6 @@ def _failed_attempts(folder: Path, arm: str) -> Iterator[Attempt]:
             yield attempt
 
 
-def _cost_per_solved_task(results: Sequence[Result]) -> float | None:
-    solved = {result.problem_id for result in results if result.success}
-    return sum(result.cost for result in results) / len(solved) if solved else None
-
-
 def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
     """The failures of both sides of a comparison; `on_all`: of more tasks than are compared."""
     found = {"A": failures_of(a), "B": failures_of(b)}
@@ -135,13 +131,15 @@ def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
         yield Heading(f"Failed attempts by cause{', on all their tasks' if on_all else ''}")
         yield causes_table(found)
     for name, failures in found.items():
-        yield Text(f"{name}: {_took(failures)}")
-
-
-def _took(failures: Failures) -> str:
-    if failures.cost_per_solved_task is None:
-        return "no task was solved"
-    tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
-    by_tier = f" (cost by tier: {tiers})" if tiers else ""
-    cost = f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, " if failures.cost_per_solved_task else ""
-    return f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"
+        if failures.cost_per_solved_task is None:
+            took = "no task was solved"
+        else:
+            tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
+            by_tier = f" (cost by tier: {tiers})" if tiers else ""
+            cost = (
+                f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, "
+                if failures.cost_per_solved_task
+                else ""
+            )
+            took = f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"
+        yield Text(f"{name}: {took}")

@@ -102,13 +102,17 @@ class Forecast:
             price = f"at most {_dollars(cost[1])} instead of {_dollars(live[1])}" if cost and live else "price unknown"
             rounds = f"{_span(*self._rounds)} round{'s' * (self._rounds[1] != 1)} of up to 24 h"
             yield f"In batches: {price}, in {rounds}"
-        yield from (_share(each) for each in (guess.models if len(guess.models) > 1 else ()))
+        yield from (
+            f"  {each.model} ({', '.join(each.roles)}): {_cost(each)}, {_amount(each, 'calls')} calls"
+            for each in (guess.models if len(guess.models) > 1 else ())
+        )
         if self.on_record:
             yield self.on_record.line.replace("reuse", "Reuse", 1)
         yield f"Experiments: {guess.experiments:,}"
         yield f"Calls: {_amount(guess, 'calls')}"
         for each in guess.depths:
-            yield f"  at depth {each.depth}: at most {each.calls[1]:,} calls, {_at_most(each.cost)}"
+            at_most = "cost unknown" if each.cost is None else f"at most {_dollars(each.cost[1])}"
+            yield f"  at depth {each.depth}: at most {each.calls[1]:,} calls, {at_most}"
         yield f"Tokens in: {_amount(guess, 'tokens_in', about='about ')}"
         yield f"Tokens out: {_amount(guess, 'tokens_out', about='about ')}"
         yield from _basis(guess, sampled) if guess.calls[1] else ()
@@ -175,11 +179,6 @@ def _basis(guess: Estimate, sampled: bool) -> Iterator[str]:
         yield "To ask three tasks and see what they cost: --dry-run --sample 3"
 
 
-def _share(share: Share) -> str:
-    """The line of one of several models: its cost and calls."""
-    return f"  {share.model} ({', '.join(share.roles)}): {_cost(share)}, {_amount(share, 'calls')} calls"
-
-
 def _amount(guess: Estimate | Share, name: str, about: str = "") -> str:
     """The likely number, and the most that it can be; the span where nothing is known."""
     low, high = getattr(guess, name)
@@ -197,10 +196,6 @@ def _cost(guess: Estimate | Share) -> str:
     if guess.likely is None or guess.likely.cost is None:
         return f"about {_dollars(high)}" if low == high else _span_of(low, high)
     return f"about {_dollars(guess.likely.cost)}{f' (at most {_dollars(high)})' if low < high else ''}"
-
-
-def _at_most(cost: tuple[float, float] | None) -> str:
-    return "cost unknown" if cost is None else f"at most {_dollars(cost[1])}"
 
 
 def _span(low: int, high: int) -> str:

@@ -362,15 +362,15 @@ def alarm_notes(gates: Gates, comparison: Comparison | None) -> Iterator[str]:
     for arm, rate in alarms.items():
         of_arm = f" of {arm}" if len(alarms) > 1 else ""
         sure = "" if gates.confidence is None else f" --confidence {gates.confidence:g}"
-        text = f"--max-drop {gates.max_drop:g}{sure} shuts in {_per_cent(rate)} of comparisons like this one{of_arm}"
+        if rate < 0.001:
+            per_cent = "less than 0.1%"
+        elif rate < 0.1:
+            per_cent = f"{100 * rate:.1f}%"
+        else:
+            per_cent = f"{100 * rate:.0f}%"
+        text = f"--max-drop {gates.max_drop:g}{sure} shuts in {per_cent} of comparisons like this one{of_arm}"
         more = "" if rate <= _FEW_ALARMS else "; with --confidence 0.95 it shuts only where a larger drop is certain"
         yield f"{text} where A and B are equally good{more}."
-
-
-def _per_cent(rate: float) -> str:
-    if rate < 0.001:
-        return "less than 0.1%"
-    return f"{100 * rate:.1f}%" if rate < 0.1 else f"{100 * rate:.0f}%"
 
 
 def _some(tasks: Sequence[str], what: str = "lost: ") -> str:

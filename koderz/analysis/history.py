@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from koderz.analysis.catalogue import load_catalogue
-from koderz.analysis.rows import RunRow
 from koderz.analysis.statistics import normal_quantile
 from koderz.models import Price
 from koderz.plans.arms import Arm
@@ -88,7 +87,14 @@ def history_of(plan: Plan) -> History:
     for row in load_catalogue(plan.settings.results).rows:
         if len(runs) == _MOST_RUNS or seen > _MOST_EXPERIMENTS:
             break
-        if _is_alike(row, plan, arms) and (run := _read(plan.settings.results, row.run_id)):
+        # A run may have arms like the plan's, as far as its line in the catalogue tells.
+        if row.suite != plan.record.suite or row.imported or row.run_id == plan.record.run_id:
+            is_alike = False
+        elif row.mode in ("matrix", plan.record.mode):  # whose arms may go by names of their own
+            is_alike = True
+        else:
+            is_alike = any(arm.judged and (arm.solved_by or arm.solver) in arms for arm in row.arms)
+        if is_alike and (run := _read(plan.settings.results, row.run_id)):
             runs.append(run)
             seen += sum(arm.judged for arm in row.arms)
 
@@ -101,15 +107,6 @@ def history_of(plan: Plan) -> History:
         return _taken([result for each in alike for result in each.results], cells, len(alike), best)
 
     return known
-
-
-def _is_alike(row: RunRow, plan: Plan, solvers: set[str]) -> bool:
-    """Whether a run may have arms like the plan's, judged by its line in the catalogue."""
-    if row.suite != plan.record.suite or row.imported or row.run_id == plan.record.run_id:
-        return False
-    if row.mode in ("matrix", plan.record.mode):  # whose arms may go by names of their own
-        return True
-    return any(arm.judged and (arm.solved_by or arm.solver) in solvers for arm in row.arms)
 
 
 def _read(results: Path, run_id: str) -> _Run | None:
@@ -218,12 +215,9 @@ def _figure(by_task: Mapping[str, Sequence[float]], cells: Cells) -> Figure:
             variance += count + count**2 / len(by_task[task])
     if not freedom:
         return Figure(total / 2, total, 2 * total)
-    spread = _student(freedom) * math.sqrt(variance * squares / freedom)
+    # Student's t, by the first terms of its expansion (Abramowitz and Stegun 26.7.5).
+    z = normal_quantile(_ONE_SIDED)
+    quantile = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    spread = quantile * math.sqrt(variance * squares / freedom)
     least = min(every) * sum(cells.samples.values())
     return Figure(max(total - spread, min(least, total)), total, total + spread)
-
-
-def _student(freedom: int) -> float:
-    """The quantile of Student's t, by the first terms of its expansion (Abramowitz and Stegun 26.7.5)."""
-    z = normal_quantile(_ONE_SIDED)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

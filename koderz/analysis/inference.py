@@ -88,7 +88,14 @@ def p_of(matched: Matched, *, exact: bool = False) -> float | None:
     if matched.order is not None:
         return sequential.p_of(matched)
     if matched.kind == "unpaired":
-        return statistics.shuffle_labels(*_shuffled(matched))
+        # The deviations of A's and B's groups from the common mean, exchangeable between the sides.
+        before, after = matched.means()
+        mean = fmean([*before, *after])
+        of_a, of_b = (
+            _totals([value - mean for value in values], _groups(matched, side))
+            for values, side in ((before, matched.a), (after, matched.b))
+        )
+        return statistics.shuffle_labels(of_a, of_b)
     before, after = matched.means()
     if not _is_mcnemars(matched):
         return statistics.sign_flip(_totals(_less(after, before), _groups(matched, matched.tasks)))
@@ -142,7 +149,16 @@ def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interva
     elif matched.measure.two_valued:
         found = score_interval(matched, 1 - alpha)
     else:
-        found = _bootstrapped(matched, 1 - alpha)
+        confidence = 1 - alpha
+        before, after = matched.means()
+        if matched.paired:
+            differences = _less(after, before)
+            found = intervals.bootstrap_mean(_of_groups(differences, _groups(matched, matched.tasks)), confidence)
+        else:
+            of_a, of_b = (
+                _of_groups(v, _groups(matched, side)) for v, side in ((before, matched.a), (after, matched.b))
+            )
+            found = intervals.bootstrap_difference(of_a, of_b, confidence)
     if found is None:
         return None
     low, high = found
@@ -152,18 +168,15 @@ def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interva
         low = max(low, math.ulp(0.0))
     else:
         high = min(high, -math.ulp(0.0))
-    method = _interval_method(matched)
-    return (low, high), method if (low, high) == found else f"{method}, {CUT}"
-
-
-def _interval_method(matched: Matched) -> str:
     if matched.order is not None:
-        return sequential.interval_method_of(matched)
-    if not matched.measure.two_valued:
-        return _in_clusters(BOOTSTRAP, matched)
-    several = any(len(values) > 1 for values in (*matched.a.values(), *matched.b.values()))
-    by_task = ", clustered by task" if not matched.paired and several else ""
-    return _in_clusters(_INTERVALS[matched.kind] + by_task, matched)
+        method = sequential.interval_method_of(matched)
+    elif not matched.measure.two_valued:
+        method = _in_clusters(BOOTSTRAP, matched)
+    else:
+        several = any(len(values) > 1 for values in (*matched.a.values(), *matched.b.values()))
+        by_task = ", clustered by task" if not matched.paired and several else ""
+        method = _in_clusters(_INTERVALS[matched.kind] + by_task, matched)
+    return (low, high), method if (low, high) == found else f"{method}, {CUT}"
 
 
 def _in_clusters(method: str, matched: Matched) -> str:
@@ -176,15 +189,6 @@ def score_interval(matched: Matched, confidence: float) -> Interval:
     if matched.paired:
         return intervals.tango(*_discordant(matched, z), confidence)
     return intervals.newcombe(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z), confidence)
-
-
-def _bootstrapped(matched: Matched, confidence: float) -> Interval | None:
-    before, after = matched.means()
-    if matched.paired:
-        differences = _less(after, before)
-        return intervals.bootstrap_mean(_of_groups(differences, _groups(matched, matched.tasks)), confidence)
-    of_a, of_b = (_of_groups(v, _groups(matched, side)) for v, side in ((before, matched.a), (after, matched.b)))
-    return intervals.bootstrap_difference(of_a, of_b, confidence)
 
 
 def _discordant(matched: Matched, z: float) -> tuple[float, float, float]:
@@ -332,8 +336,12 @@ def differences_of(
     originals: dict[str, Matched] = {}
     # A rate is the original of its copies, since its test shows more.
     for one, _, p in sorted(found, key=lambda each: not each[0].measure.two_valued):
-        if p is not None and not _is_constant(one):
-            earlier = next((first for first in [asked, *(each for each, _ in own)] if _is_copy(one, first)), None)
+        if p is None:
+            continue
+        every = {value for side in (one.a, one.b) for values in side.values() for value in values}
+        if len(every) > 1:
+            before = [asked, *(each for each, _ in own)]
+            earlier = next((first for first in before if (one.a, one.b) == (first.a, first.b)), None)
             originals[one.measure.name] = earlier or one
             if earlier is None:
                 own.append((one, p))
@@ -349,14 +357,6 @@ def differences_of(
             a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1], count
         )
     return differences
-
-
-def _is_constant(one: Matched) -> bool:
-    return len({value for side in (one.a, one.b) for values in side.values() for value in values}) < 2
-
-
-def _is_copy(one: Matched, other: Matched) -> bool:
-    return one.a == other.a and one.b == other.b
 
 
 def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float | None) -> tuple[Interval, str] | None:
@@ -423,14 +423,3 @@ def _of_groups(values: Sequence[float], groups: Groups) -> list[float]:
 def _totals(values: Sequence[float], groups: Groups) -> list[float]:
     """The sum of each group. If A and B are alike, each sign is equally likely."""
     return [math.fsum(values[task] for task in group) for group in groups]
-
-
-def _shuffled(matched: Matched) -> tuple[list[float], list[float]]:
-    """The deviations of A's and B's groups from the common mean, exchangeable between the sides."""
-    before, after = matched.means()
-    mean = fmean([*before, *after])
-    of_a, of_b = (
-        _totals([value - mean for value in values], _groups(matched, side))
-        for values, side in ((before, matched.a), (after, matched.b))
-    )
-    return of_a, of_b

@@ -67,7 +67,20 @@ def of_run(run: Run, threshold: float | None = None, arms: Sequence[str] = ()) -
         if run.status != "complete":
             left = (task for task in run.config.get("problems") or () if task not in tasks and task not in faults)
             cases += [Case(str(task), kind="skipped", message=f"not asked: the run is {run.status}") for task in left]
-        yield CaseSuite(f"{run.suite}.{arm}", cases, _properties(side), run.start_time[:19])
+        figures = side.figures
+        low, high = figures.success_rate_interval or ("", "")
+        properties = {
+            "run_id": run.run_id or run.name,
+            "arm": arm,
+            "model": side.model,
+            "success_rate": "" if figures.success_rate is None else figures.success_rate,
+            "success_rate_low": low,
+            "success_rate_high": high,
+            "total_cost": figures.total_cost,
+            "status": run.status,
+            "simulated": str(side.simulated).lower(),
+        }
+        yield CaseSuite(f"{run.suite}.{arm}", cases, properties, run.start_time[:19])
 
 
 def of_comparison(a: Side, b: Side, threshold: float | None = None) -> CaseSuite:
@@ -164,22 +177,6 @@ def _told_by(run: Run) -> Callable[[str], str]:
     return told
 
 
-def _properties(side: Side) -> dict[str, object]:
-    run, figures = side.run, side.figures
-    low, high = figures.success_rate_interval or ("", "")
-    return {
-        "run_id": run.run_id or run.name,
-        "arm": side.arm,
-        "model": side.model,
-        "success_rate": "" if figures.success_rate is None else figures.success_rate,
-        "success_rate_low": low,
-        "success_rate_high": high,
-        "total_cost": figures.total_cost,
-        "status": run.status,
-        "simulated": str(side.simulated).lower(),
-    }
-
-
 def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:
     """Writes the file as a whole, or not at all."""
     root = Element("testsuites", {"name": "koderz"})
@@ -194,23 +191,19 @@ def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:
             for name, value in suite.properties.items():
                 SubElement(properties, "property", {"name": name, "value": _clean(str(value))})
         for case in suite.cases:
-            _write_case(element, suite.name, case)
+            given = {"classname": _clean(suite.name), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
+            inner = SubElement(element, "testcase", given)
+            if case.kind:
+                about = SubElement(inner, case.kind, {"message": _cut(case.message)})
+                if case.kind != "skipped":
+                    about.set("type", _clean(case.type or case.kind))
+                    about.text = _cut(case.text)
+            if case.note:
+                SubElement(inner, "system-out").text = _cut(case.note)
     for name, value in _counts(totals).items():
         root.set(name, value)
     indent(root)
     write_whole(path, [b"<?xml version='1.0' encoding='UTF-8'?>\n", tostring(root, "utf-8"), b"\n"])
-
-
-def _write_case(element: Element, suite: str, case: Case) -> None:
-    given = {"classname": _clean(suite), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
-    inner = SubElement(element, "testcase", given)
-    if case.kind:
-        about = SubElement(inner, case.kind, {"message": _cut(case.message)})
-        if case.kind != "skipped":
-            about.set("type", _clean(case.type or case.kind))
-            about.text = _cut(case.text)
-    if case.note:
-        SubElement(inner, "system-out").text = _cut(case.note)
 
 
 def _counts(cases: Sequence[Case], *, with_skipped: bool = False) -> dict[str, str]:

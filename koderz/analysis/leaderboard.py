@@ -74,7 +74,12 @@ def leaderboard(
     Raises KoderzError where none has results, or where one of a model's is made of replies of another of the same arm.
     """
     judged = [(side, mean) for side in sides if (mean := side.mean(measure))]
-    _refuse_copies([side for side, _ in judged])
+    for a, b in combinations([side for side, _ in judged], 2):
+        if (a.model, a.arm) == (b.model, b.arm) and (shared := sum(shared_replies(a, b).values())):
+            replies = f"{shared} {'replies' if shared > 1 else 'reply'}"
+            raise KoderzError(
+                f"{a.label} and {b.label} share {replies}, which a leaderboard would count twice; name one of them"
+            )
     together = {side: side.mean(measure, together=len(judged)) for side, _ in judged}
     if not judged:
         raise KoderzError("none of these runs has results yet")
@@ -85,6 +90,8 @@ def leaderboard(
     shown = {(pair.a, pair.b) for pair in pairwise if pair.significant}
     ranks = rank_sets([side.label for side in best_first], shown)
     tiers = tiers_of([side.label for side in best_first], shown)
+    without = [side.label for side in sides if side.results and side not in best_first]
+    left_out = [f"Left out, since they have no {measure.name}: {', '.join(without)}."] if without else []
     return Leaderboard(
         measure=measure,
         standings=[
@@ -100,18 +107,9 @@ def leaderboard(
         ],
         pairwise=pairwise,
         alpha=alpha,
-        notes=[*_left_out(sides, best_first, measure), *_notes(sides, pairwise)],
+        notes=[*left_out, *_notes(sides, pairwise)],
         unequal_resources=unequal_resources(best_first),
     )
-
-
-def _refuse_copies(sides: Sequence[Side]) -> None:
-    for a, b in combinations(sides, 2):
-        if (a.model, a.arm) == (b.model, b.arm) and (shared := sum(shared_replies(a, b).values())):
-            replies = f"{shared} {'replies' if shared > 1 else 'reply'}"
-            raise KoderzError(
-                f"{a.label} and {b.label} share {replies}, which a leaderboard would count twice; name one of them"
-            )
 
 
 def rank_sets(names: Sequence[str], shown: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
@@ -178,11 +176,6 @@ def _flips_of(matched: Matched) -> dict[str, float | None]:
         return {"a_only": None, "b_only": None, "p_mid": None}
     a_only, b_only = flips_of(*matched.means())
     return {"a_only": a_only, "b_only": b_only, "p_mid": mid_p(a_only, b_only)}
-
-
-def _left_out(sides: Sequence[Side], ranked: Sequence[Side], measure: Measure) -> list[str]:
-    without = [side.label for side in sides if side.results and side not in ranked]
-    return [f"Left out, since they have no {measure.name}: {', '.join(without)}."] if without else []
 
 
 def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:

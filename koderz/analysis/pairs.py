@@ -183,7 +183,14 @@ def _values(side: Side, measure: str) -> Values:
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     """The values of both sides, matched by task."""
     of_a, of_b, clusters_of_b = a.values(measure), b.values(measure), clusters_of(b.results)
-    order = _order(a, b)
+    # Of runs that stop once they are decided, the older one gives the order of the settled tasks.
+    deciding = [side for side in (a, b) if side.run.until_decided]
+    order = None
+    if deciding:
+        older = min((side.run for side in deciding), key=lambda run: (run.start_time, run.name))
+        first, *others = (side.settled or SettledOrder([]) for side in (a, b) if side.run.name == older.name)
+        settled = {*first}.intersection(*others)
+        order = SettledOrder((task for task in first if task in settled), first.largest)
     is_told = a.run.asked and b.run.asked
     differing = [task for task in of_b if task in of_a and _differ(task, a.run, b.run)] if is_told else []
     if differing:
@@ -278,17 +285,6 @@ def _differ(task: str, a: Run, b: Run) -> bool:
     return of_a != of_b and len(of_a) == len(of_b)  # those of logs are of other words, and longer
 
 
-def _order(a: Side, b: Side) -> SettledOrder | None:
-    """The settled tasks in the order of the older run that stops once it is decided; None if neither does."""
-    deciding = [side for side in (a, b) if side.run.until_decided]
-    if not deciding:
-        return None
-    older = min((side.run for side in deciding), key=lambda run: (run.start_time, run.name))
-    first, *others = (side.settled or SettledOrder([]) for side in (a, b) if side.run.name == older.name)
-    settled = {*first}.intersection(*others)
-    return SettledOrder((task for task in first if task in settled), first.largest)
-
-
 def matched(
     measure: Measure,
     a: Values,
@@ -304,7 +300,14 @@ def matched(
     ):
         measure = replace(measure, two_valued=False)  # whatever its suite says
     common = [task for task in a if task in b]
-    return Matched(measure, a, b, common, _kind(a, b, common), clusters, order)
+    kind: Kind = "samples"
+    if not a or not b:
+        kind = "nothing"
+    elif not common:
+        kind = "unpaired"
+    elif all(len(a[task]) == len(b[task]) == 1 for task in common):
+        kind = "single"
+    return Matched(measure, a, b, common, kind, clusters, order)
 
 
 def pairs_to_compare(
@@ -318,18 +321,23 @@ def pairs_to_compare(
     """
     keep = list if arm is not None or allow_simulated else believed
     if len(runs) == 2:
-        pairs = _across(*(keep(sides_of(run, arm)) for run in runs))
+        # The pairs of arms that both runs share, else their last arms.
+        of_a, of_b = (keep(sides_of(run, arm)) for run in runs)
+        named = {side.arm: side for side in of_b}
+        pairs = [(side, named[side.arm]) for side in of_a if side.arm in named] or [(of_a[-1], of_b[-1])]
     else:
-        wanted = [side.arm for side in sides_of(runs[0], arm)]
-        pairs = _within(runs[0], [side.arm for side in _summed_up(keep(sides_of(runs[0])))], wanted)
+        # Each selected arm with its baseline: arms that name one, else all but the first with the first.
+        run = runs[0]
+        wanted = [side.arm for side in sides_of(run, arm)]
+        sides = keep(sides_of(run))
+        first, *others = [side.arm for side in sides if side.is_summed_up] or [side.arm for side in sides]
+        bases = {name: run.arms[name].baseline for name in (first, *others)}
+        stated = {name: base for name, base in bases.items() if base in bases}
+        arms = stated or dict.fromkeys(others, first)
+        pairs = [(Side(run, base), Side(run, name)) for name, base in arms.items() if name in wanted]
     if not allow_simulated:
         refuse_simulated(pairs)
     return pairs
-
-
-def _summed_up(sides: Sequence[Side]) -> list[Side]:
-    """The sides with values of their headline measure, if any has."""
-    return [side for side in sides if side.is_summed_up] or list(sides)
 
 
 def believed(sides: Sequence[_Side]) -> list[_Side]:
@@ -348,23 +356,9 @@ def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
                 )
 
 
-def _across(a: Sequence[Side], b: Sequence[Side]) -> list[tuple[Side, Side]]:
-    """The pairs of arms that two runs share, else their last arms."""
-    of_b = {side.arm: side for side in b}
-    return [(side, of_b[side.arm]) for side in a if side.arm in of_b] or [(a[-1], b[-1])]
-
-
-def _within(run: Run, among: Sequence[str], wanted: Collection[str]) -> list[tuple[Side, Side]]:
-    """Each selected arm with its baseline: arms that name one, else all but the first with the first."""
-    first, *others = among
-    named = {name: run.arms[name].baseline for name in among if run.arms[name].baseline in among}
-    pairs = (named or dict.fromkeys(others, first)).items()
-    return [(Side(run, a), Side(run, b)) for b, a in pairs if b in wanted]
-
-
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:
     """Every arm of a run, or the named one."""
-    return [Side(run, name) for name in ([_arm(run, arm)] if arm is not None else run.arms)]
+    return [Side(run, name) for name in ([arm_named(arm, run.arms, run.name)] if arm is not None else run.arms)]
 
 
 def chosen_sides(
@@ -400,18 +394,6 @@ def arm_named(name: str, arms: Collection[str], run: str) -> str:
         if solver.replace("_", "-") == name.replace("_", "-"):
             return solver
     raise KoderzError(f"{run} has no arm {name}; it has {', '.join(arms)}")
-
-
-def _arm(run: Run, arm: str) -> str:
-    return arm_named(arm, run.arms, run.name)
-
-
-def _kind(a: Values, b: Values, common: Sequence[str]) -> Kind:
-    if not a or not b:
-        return "nothing"
-    if not common:
-        return "unpaired"
-    return "single" if all(len(a[task]) == len(b[task]) == 1 for task in common) else "samples"
 
 
 def _all(results: Path, *, allow_simulated: bool) -> tuple[list[Run], list[str]]:

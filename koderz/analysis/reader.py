@@ -215,7 +215,11 @@ def _remedy(path: Path) -> str:
 
 def _checked(path: Path, name: str, arm: _Arm, model: str, file: _File) -> ArmResults:
     results = list(_results(name, arm.results, model))
-    _refuse_twins(path, results)
+    (twin, times), *_ = Counter((r.problem_id, r.sample) for r in results).most_common(1) or [(("", 0), 0)]
+    if times > 1:
+        raise KoderzError(
+            f"{path} was edited: {twin[0]} (sample {twin[1]}) is in its results {times} times; {_remedy(path)}"
+        )
     baseline = arm.summary.baseline_cost
     missing = missing_of(file.faults, name)
     own = figures(results, baseline, file.measures, file.order_of(name, results), len(missing))
@@ -231,14 +235,6 @@ def _checked(path: Path, name: str, arm: _Arm, model: str, file: _File) -> ArmRe
                 f"{path} was edited: {name} says {figure} {says:g}, its results come to {is_:g}; {_remedy(path)}"
             )
     return found
-
-
-def _refuse_twins(path: Path, results: Sequence[Result]) -> None:
-    (twin, times), *_ = Counter((r.problem_id, r.sample) for r in results).most_common(1) or [(("", 0), 0)]
-    if times > 1:
-        raise KoderzError(
-            f"{path} was edited: {twin[0]} (sample {twin[1]}) is in its results {times} times; {_remedy(path)}"
-        )
 
 
 def _results(arm: str, rows: Sequence[Result], model: str) -> Iterator[Result]:

@@ -148,7 +148,10 @@ def resolve(
     """
     found = []
     for name in names:
-        logs = _logs_named(name)
+        # The logs in a folder of several; nothing for any other name.
+        folder = Path(name)
+        is_folder = _is_foreign(folder) and folder.is_dir() and reader_of(folder) is None
+        logs = [*logs_in(folder)] if is_folder else []
         for path in logs or [find(results, name)]:
             try:
                 found.append(load_run(path))
@@ -161,13 +164,6 @@ def resolve(
     if not allow_simulated:
         refuse_simulated_runs(found)
     return found
-
-
-def _logs_named(name: str) -> list[Path]:
-    """The logs in a folder of several; nothing for any other name."""
-    folder = Path(name)
-    is_folder = _is_foreign(folder) and folder.is_dir() and reader_of(folder) is None
-    return [*logs_in(folder)] if is_folder else []
 
 
 def run_paths(results: Path) -> list[Path]:
@@ -206,7 +202,10 @@ def load_run(path: Path) -> Run:
     summary, journal = path.with_suffix(".json"), path / NAME
     if summary.exists() and summary.stat().st_mtime_ns >= journal.stat().st_mtime_ns:
         return load_summary(summary)
-    return _from_journal(path)
+    run = of_summary(summarize(path), path)
+    if run.status == "unfinished" and is_locked(path):
+        return replace(run, status=GOING)
+    return run
 
 
 def load_summary(run: Path | str, *, results: Path | None = None) -> Run:
@@ -262,13 +261,6 @@ def refuse_simulated_runs(runs: Sequence[Run]) -> None:
 def _parted(runs: Sequence[Run], trait: str) -> tuple[list[Run], list[Run]]:
     """The runs with the trait, and those without it."""
     return [run for run in runs if getattr(run, trait)], [run for run in runs if not getattr(run, trait)]
-
-
-def _from_journal(folder: Path) -> Run:
-    run = of_summary(summarize(folder), folder)
-    if run.status == "unfinished" and is_locked(folder):
-        return replace(run, status=GOING)
-    return run
 
 
 def _when(path: Path) -> str:

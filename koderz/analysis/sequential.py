@@ -41,11 +41,30 @@ def decision_lines(summary: Summary) -> Iterator[str]:
         yield f"A: {found[0]['a']}; B: {found[0]['b']}"
     for each in found:
         yield sentence(each, lower_is_better=_is_lower_better(summary, each), named=several)
-        yield from _caveats(each)
+        left_out = each.get("left_out") or {}
+        if left_out:
+            names = ", ".join(f"{count} since {arm} could not be judged" for arm, count in left_out.items())
+            yield f"Left out after a retry: {names}."
+        if each.get("interval_bounds"):
+            yield "The interval holds whatever they would have been."
+            if each["outcome"] != "shown" and each["e_value"] >= 1 / each["alpha"]:
+                yield "Without them a difference would be shown; they could turn it."
+        if not each.get("holds", True):
+            yield "If all pairs left out spoke against it, the difference would not be shown."
     if stopped_early(summary.decision) and went_on(summary):
         yield "It was decided there; the rest was run afterwards."
     elif found:
-        yield f"{'Stopped there' if stopped_early(summary.decision) else 'Ended there'}: {_money(summary, found)}."
+        cap = summary.config.get("max_cost")
+        spent = summary.paid.get("total", 0.0)
+        of = f" of {_dollars(cap)}" if cap is not None else ""
+        saved = sum(each["cost_saved"] for each in found)
+        if not spent and cap is None:
+            # A pair that was left out was asked for, and saves nothing.
+            left = sum(each["planned"] - each["tasks"] - sum((each.get("left_out") or {}).values()) for each in found)
+            money = f"{left} tasks saved, which cost nothing" if left > 0 else "nothing saved"
+        else:
+            money = f"{_dollars(spent)}{of} spent, about {_dollars(saved)} saved"
+        yield f"{'Stopped there' if stopped_early(summary.decision) else 'Ended there'}: {money}."
 
 
 def sentence(decision: Told, *, lower_is_better: bool = False, named: bool = False) -> str:
@@ -92,31 +111,6 @@ def _is_higher(decision: Told) -> bool:
 
 def _is_lower_better(summary: Summary, decision: Told) -> bool:
     return any(each.name == decision["measure"] and each.direction == "lower" for each in summary.measures)
-
-
-def _caveats(decision: Told) -> Iterator[str]:
-    left_out = decision.get("left_out") or {}
-    if left_out:
-        names = ", ".join(f"{count} since {arm} could not be judged" for arm, count in left_out.items())
-        yield f"Left out after a retry: {names}."
-    if decision.get("interval_bounds"):
-        yield "The interval holds whatever they would have been."
-        if decision["outcome"] != "shown" and decision["e_value"] >= 1 / decision["alpha"]:
-            yield "Without them a difference would be shown; they could turn it."
-    if not decision.get("holds", True):
-        yield "If all pairs left out spoke against it, the difference would not be shown."
-
-
-def _money(summary: Summary, found: Sequence[Told]) -> str:
-    cap = summary.config.get("max_cost")
-    spent = summary.paid.get("total", 0.0)
-    of = f" of {_dollars(cap)}" if cap is not None else ""
-    saved = sum(each["cost_saved"] for each in found)
-    if not spent and cap is None:
-        # A pair that was left out was asked for, and saves nothing.
-        left = sum(each["planned"] - each["tasks"] - sum((each.get("left_out") or {}).values()) for each in found)
-        return f"{left} tasks saved, which cost nothing" if left > 0 else "nothing saved"
-    return f"{_dollars(spent)}{of} spent, about {_dollars(saved)} saved"
 
 
 def _dollars(value: float) -> str:

@@ -136,7 +136,20 @@ def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
     if min(len(a), len(b)) < 2 or len({*a, *b}) == 1:
         return 1.0
     if len(a) + len(b) <= _MOST_ENUMERATED:
-        p, is_exact = _permuted(a, b)
+        # All permutations, or else random ones.
+        from scipy.stats import permutation_test
+
+        def statistic(x: Any, y: Any, *, axis: int) -> Any:
+            return np.mean(x, axis=axis) - np.mean(y, axis=axis)
+
+        found = permutation_test(
+            (np.asarray(a, dtype=float), np.asarray(b, dtype=float)),
+            statistic,
+            vectorized=True,
+            n_resamples=DRAWS,
+            rng=np.random.default_rng(SEED),
+        )
+        p, is_exact = float(found.pvalue), math.comb(len(a) + len(b), len(a)) <= DRAWS
         if is_exact or p >= _FEWEST_HITS / DRAWS:
             return p
     # Of draws too few are as extreme to tell p, or they would take too long.
@@ -370,21 +383,3 @@ def _enumerated_tail(values: Any) -> float:
         chances[:step] /= 2
     least = (abs(int(steps.sum())) - slack + len(chances) - 1) / 2
     return float(chances[max(0, math.ceil(least)) :].sum())
-
-
-def _permuted(a: Sequence[float], b: Sequence[float]) -> tuple[float, bool]:
-    """The p-value from all permutations, or else from random ones, and whether it is from all."""
-    import numpy as np
-    from scipy.stats import permutation_test
-
-    def statistic(x: Any, y: Any, *, axis: int) -> Any:
-        return np.mean(x, axis=axis) - np.mean(y, axis=axis)
-
-    found = permutation_test(
-        (np.asarray(a, dtype=float), np.asarray(b, dtype=float)),
-        statistic,
-        vectorized=True,
-        n_resamples=DRAWS,
-        rng=np.random.default_rng(SEED),
-    )
-    return float(found.pvalue), math.comb(len(a) + len(b), len(a)) <= DRAWS

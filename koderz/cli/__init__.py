@@ -79,7 +79,11 @@ class Root(LazyGroup):
 
     def invoke(self, ctx: Context) -> Any:
         try:
-            _warn_of_variables()
+            if any(name.startswith("KODERZ") for name in os.environ):
+                from koderz.engines.owners import schema_of
+
+                for name, meant in schema_of().misspelt(os.environ).items():
+                    warn(f"warning: the variable {name} sets nothing; did you mean {meant}?")
             with while_read():
                 return super().invoke(ctx)
         except KeyboardInterrupt:  # which typer would make an exit code without a word
@@ -149,16 +153,6 @@ def main() -> int:
         if os.environ.get("KODERZ_DEBUG") or not is_dependency(error.name or ""):
             raise
         return _fail(f"this needs {error.name}, which isn't installed; run: {dependency_command(error.name or '')}", 4)
-
-
-def _warn_of_variables() -> None:
-    """Warns of variables that nearly have the name of one of ours and are not read."""
-    if not any(name.startswith("KODERZ") for name in os.environ):
-        return
-    from koderz.engines.owners import schema_of
-
-    for name, meant in schema_of().misspelt(os.environ).items():
-        warn(f"warning: the variable {name} sets nothing; did you mean {meant}?")
 
 
 def _fail(message: str, code: int) -> int:

@@ -121,7 +121,15 @@ def benchmark(
         koderz benchmark resume latest
     """
     arguments = dict(_split_argument(text) for text in solver_arg or ())
-    front.run(_span(start, end, front), solver_arguments=arguments)
+    if start is None and end is None:
+        if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
+            raise KoderzError("say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N")
+        span = None
+    elif start is None or end is None:
+        raise KoderzError("a range takes both START and END: 0 10 is the first ten tasks")
+    else:
+        span = range(start, end)
+    front.run(span, solver_arguments=arguments)
 
 
 add_resume_commands(app)
@@ -162,16 +170,6 @@ def run_task(
 
 def _exit_code(session: SessionResult) -> int:
     return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
-
-
-def _span(start: int | None, end: int | None, front: Front) -> range | None:
-    if start is None and end is None:
-        if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
-            raise KoderzError("say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N")
-        return None
-    if start is None or end is None:
-        raise KoderzError("a range takes both START and END: 0 10 is the first ten tasks")
-    return range(start, end)
 
 
 def _has_own_tasks(front: Front) -> bool:

@@ -60,17 +60,13 @@ def while_read() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        if _has_reader():
-            raise  # then it was another pipe
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not poll.poll(0):  # standard output has a reader, so it was another pipe
+            raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _has_reader() -> bool:
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return not poll.poll(0)
 
 
 def print_json(document: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,7 @@ from koderz.cli.options import with_settings
 from koderz.settings.toml import results_folder
 
 if TYPE_CHECKING:
-    from koderz.types import Finding
+    pass
 
 _MARKS = {"ok": "ok", "missing": "missing", "broken": "BROKEN"}
 
@@ -51,7 +51,12 @@ def doctor(
     if json:
         print_json(findings)
     else:
-        print_blocks([Table((), [row for finding in findings for row in _rows(finding)], ruled=False)])
+        rows: list[Sequence[str]] = []
+        for finding in findings:
+            rows.append((_MARKS[finding.state], finding.what, finding.detail))
+            if finding.remedy:
+                rows.append(("", "", f"→ {finding.remedy}"))
+        print_blocks([Table((), rows, ruled=False)])
     raise typer.Exit(int(any(finding.state == "broken" for finding in findings)))
 
 
@@ -77,9 +82,3 @@ def _repair(results: Path, name: str, *, json: bool) -> None:
     say(f"{found.folder}: {counted(found.kept, 'line')} kept; the original is as it was")
     here, aside = quote(str(folder)), quote(f"{folder}_damaged")
     warn(f"put it in the run's place with: mv {here} {aside} && mv {quote(str(found.folder))} {here}")
-
-
-def _rows(finding: Finding) -> Iterator[Sequence[str]]:
-    yield _MARKS[finding.state], finding.what, finding.detail
-    if finding.remedy:
-        yield "", "", f"→ {finding.remedy}"

@@ -304,7 +304,8 @@ class PanelCommand(TyperCommand):
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
                 if param.name == "local_model":
-                    record = record[0], record[1] + _other_providers()
+                    names = ", ".join(f"{name}/…" for name in sorted(names_of_others("koderz.models")))
+                    record = record[0], record[1] + (f" Also, by installed packages: {names}" if names else "")
                 panel = getattr(param, "rich_help_panel", None) or "Options"
                 yield (panel if param.param_type_name == "option" else "Arguments"), param.name or "", record
 
@@ -326,12 +327,6 @@ def _first_sentence(text: str) -> str:
         return text
     default = re.search(r"(Default: .*?\.|\[default: .*?\])(?=\s|$)", text[first.end() :])
     return " ".join(filter(None, (first[0], default and default[0])))
-
-
-def _other_providers() -> str:
-    """The models that installed packages add, for the help of what names one; empty for none."""
-    names = ", ".join(f"{name}/…" for name in sorted(names_of_others("koderz.models")))
-    return f" Also, by installed packages: {names}" if names else ""
 
 
 def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:

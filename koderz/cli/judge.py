@@ -112,7 +112,14 @@ async def _one(file: Path, task: str, settings: Settings, junit: Path | None, *,
 
     suite = load_suite(settings.suite, settings.dataset, settings)
     found = find_task(suite, task)
-    verdict = await judge_one(suite, found, _program(file), settings)
+    try:
+        text = read_all(file, 16 * MB).decode("utf-8")
+        ast.parse(text)
+    except OSError as error:
+        raise KoderzError(f"{file} can't be read ({error.strerror})") from None
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise KoderzError(f"{file} isn't Python: {error}") from None
+    verdict = await judge_one(suite, found, text, settings)
     if junit:
         save_junit(junit, [of_verdicts(f"{suite.name}.zero-shot", [(found.id, verdict)])])
     if json:
@@ -197,17 +204,6 @@ def _require_samples(file: Path) -> None:
         begin = start.decode(detect_encoding(start[:4]), "ignore").strip()[:1]
         if begin not in ("", "{", "[") and not start.startswith(GZIP) and not kind_of(file):
             raise KoderzError(f"{file} is no samples file; if it is a program, name its task: --task HumanEval/3")
-
-
-def _program(file: Path) -> str:
-    try:
-        text = read_all(file, 16 * MB).decode("utf-8")
-        ast.parse(text)
-    except OSError as error:
-        raise KoderzError(f"{file} can't be read ({error.strerror})") from None
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise KoderzError(f"{file} isn't Python: {error}") from None
-    return text
 
 
 _NAMES = (*OF_JUDGING, "tags", "results", *OF_SINKS)

@@ -132,7 +132,17 @@ def _listing(rows: Sequence[RunRow]) -> Iterator[Block]:
         return
     short = [_UNDER_HEADS, *(line for row in rows for line in _short_lines(row))]
     short_heads, fitting, hidden = _narrowed(short, width)
-    yield Table(short_heads, _cut(short_heads, fitting, width), ruled=False)
+    # Suites and models are cut to the room that the other columns leave.
+    columns = [[head, *cells] for head, cells in zip(short_heads, zip(*fitting, strict=True), strict=True)]
+    widths = [max(map(len, cells)) for cells in columns]
+    room = width - (sum(widths) - widths[1] - widths[2]) - _GAP * (len(widths) - 1)
+    suites = max(_LEAST[0], min(widths[1], max(room // 3, room - widths[2])))
+    models = max(_LEAST[1], room - suites)
+    yield Table(
+        short_heads,
+        [(run, shortened(suite, suites), _ending(model, models), *others) for run, suite, model, *others in fitting],
+        ruled=False,
+    )
     yield from map(Text, _footnotes(rows, hidden))
 
 
@@ -170,16 +180,6 @@ def _short(run_id: str) -> str:
     """The part of a run's id before its time, which names the run as well."""
     found = re.match(r"bench_[0-9a-f]{8}(?=_)", run_id)
     return found[0] if found else run_id
-
-
-def _cut(heads: Sequence[str], lines: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """The rows with suites and models cut to the room that the other columns leave."""
-    columns = [[head, *cells] for head, cells in zip(heads, zip(*lines, strict=True), strict=True)]
-    widths = [max(map(len, cells)) for cells in columns]
-    room = width - (sum(widths) - widths[1] - widths[2]) - _GAP * (len(widths) - 1)
-    suites = max(_LEAST[0], min(widths[1], max(room // 3, room - widths[2])))
-    models = max(_LEAST[1], room - suites)
-    return [(run, shortened(suite, suites), _ending(model, models), *others) for run, suite, model, *others in lines]
 
 
 def _ending(text: str, width: int) -> str:
@@ -251,23 +251,20 @@ def _status(row: RunRow) -> str:
     elif judged + row.faults < row.planned:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
-        parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)}){_with_faults(row)}")
+        # Where success sums the run up: the bounds of each arm's rate, its faults all failed and all passed.
+        from koderz_tracker.records import PASSES
+
+        of_arms = [
+            f"{f'{arm.solver} ' if len(row.arms) > 1 else ''}{arm.bounds[0]:.1f} to {arm.bounds[1]:.1f}%"
+            for arm in row.arms
+            if arm.bounds
+        ]
+        with_faults = f", with these {', '.join(of_arms)}" if of_arms and row.headline.measure == PASSES else ""
+        parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)}){with_faults}")
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
     parts += ["imported"] * row.imported
     return " ".join(parts)
-
-
-def _with_faults(row: RunRow) -> str:
-    """The bounds of each arm's rate, its faults all failed and all passed, where success sums the run up."""
-    from koderz_tracker.records import PASSES
-
-    of_arms = [
-        f"{f'{arm.solver} ' if len(row.arms) > 1 else ''}{arm.bounds[0]:.1f} to {arm.bounds[1]:.1f}%"
-        for arm in row.arms
-        if arm.bounds
-    ]
-    return f", with these {', '.join(of_arms)}" if of_arms and row.headline.measure == PASSES else ""
 
 
 def _under_way(rows: Sequence[RunRow], results: Path) -> Iterator[str]:

@@ -285,7 +285,11 @@ def forget(
     if not json:
         _tell_forgetting(answer)
     if answer["would_forget"] and (yes or (not json and _confirmed(answer["would_forget"]))):
-        everything = all_ or (answer["everything"] and not yes and _confirmed_all())
+        everything = all_ or (
+            answer["everything"]
+            and not yes
+            and typer.confirm("These are all memories that may be forgotten. Forget every one of them?", err=True)
+        )
         answer = _asked(
             lambda cortex: cortex.forget(id=memory, **filters, dry_run=False, everything=everything), results
         )
@@ -330,7 +334,10 @@ def serve_store(
     if http is None:
         _asked(lambda cortex: serve_stdio(cortex, made), results, create=True, embeddings=embeddings)
         return
-    host, port = _address(http)
+    host, _, number = http.rpartition(":")
+    host = host.strip("[]")
+    if not host or not number.isdecimal() or int(number) > 65535:
+        raise KoderzError(f"--http {http}: write HOST:PORT, e.g. 127.0.0.1:8765")
     token = token_from(os.environ, token_env)
 
     def ready(url: str) -> None:
@@ -338,7 +345,7 @@ def serve_store(
         warn(f"token: {token}" if token_env is None else f"token: that of {token_env}")
 
     _asked(
-        lambda cortex: serve_http(cortex, host, port, token, ready=ready, make=made),
+        lambda cortex: serve_http(cortex, host, int(number), token, ready=ready, make=made),
         results,
         create=True,
         embeddings=embeddings,
@@ -428,15 +435,3 @@ def _confirmed(number: int) -> bool:
         warn("nothing is forgotten yet; say --yes to forget these")
         return False
     return typer.confirm(f"Forget {number} memories for good?", err=True)
-
-
-def _confirmed_all() -> bool:
-    return typer.confirm("These are all memories that may be forgotten. Forget every one of them?", err=True)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise KoderzError(f"--http {text}: write HOST:PORT, e.g. 127.0.0.1:8765")
-    return host, int(port)

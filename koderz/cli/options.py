@@ -181,7 +181,12 @@ def _parameters(
         for field in fields
         if field.name in names
     ]
-    return [*parameters, _problems_file()] if has_file and "problems" in names else parameters
+    if has_file and "problems" in names:
+        text = "Only the tasks in this file, one per line."
+        option = typer.Option(None, metavar="FILE", help=text, rich_help_panel="Tasks")
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("problems_file", kind, default=option, annotation=Path | None))
+    return parameters
 
 
 def _heading(owner: str) -> str:
@@ -190,21 +195,6 @@ def _heading(owner: str) -> str:
 
 
 def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
-    option = typer.Option(
-        None,
-        *field.flags,
-        help=text,
-        metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
-        show_default=False,
-        rich_help_panel=panel,
-        autocompletion=_completion(field),
-    )
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(field))
-
-
-def _completion(field: Field) -> Callable[[str], list[str]] | None:
-    """A completer for an option with a few known values."""
-
     def offered(incomplete: str) -> list[str]:
         words: Sequence[str] = field.choices
         if registry := REGISTRIES.get(field.name):
@@ -213,7 +203,16 @@ def _completion(field: Field) -> Callable[[str], list[str]] | None:
             words = (*KNOWN, *names_of("sinks"))
         return [word for word in words if word.startswith(incomplete)]
 
-    return offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None
+    option = typer.Option(
+        None,
+        *field.flags,
+        help=text,
+        metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
+        show_default=False,
+        rich_help_panel=panel,
+        autocompletion=offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None,
+    )
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(field))
 
 
 def _annotation(field: Field) -> Any:
@@ -228,23 +227,11 @@ def _annotation(field: Field) -> Any:
 def _help(field: Field, default: Any) -> str:
     """The option's help, with the command's default if it differs from the option's own."""
     text = field.about.help if default == field.default else field.about.help.partition(" Default: ")[0]
-    return text + _default(field, default)
-
-
-def _default(field: Field, default: Any) -> str:
-    """The default as shown in the help; empty if there is none or the help already states it."""
     if default is None or default is False or field.is_negated or default == ():
-        return ""
+        return text
     if isinstance(default, tuple):
-        return f" Default: {', '.join(map(str, default))}."
-    return f" Default: {default:g}." if isinstance(default, float) else f" Default: {default}."
-
-
-def _problems_file() -> inspect.Parameter:
-    option = typer.Option(
-        None, metavar="FILE", help="Only the tasks in this file, one per line.", rich_help_panel="Tasks"
-    )
-    return inspect.Parameter("problems_file", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
+        return f"{text} Default: {', '.join(map(str, default))}."
+    return f"{text} Default: {default:g}." if isinstance(default, float) else f"{text} Default: {default}."
 
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:

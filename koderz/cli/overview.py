@@ -24,12 +24,11 @@ from koderz_tracker.results import untold
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
-    from koderz.analysis.report.sections import Section
     from koderz.analysis.runs import Run
     from koderz.runs.session import SessionResult
     from koderz.settings.options import Field
     from koderz_tracker.breakdown import Mean
-    from koderz_tracker.summary import Comparison, Summary
+    from koderz_tracker.summary import Comparison
 
 _MOST_FAULTS = 5
 _MOST_CAUSES = 8
@@ -47,7 +46,7 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
 
 def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     from koderz.analysis.compare import own_answer
-    from koderz.analysis.report.sections import sections_of
+    from koderz.analysis.report.sections import Spreads, sections_of
     from koderz.analysis.runs import breakdown_blocks
 
     yield from _head(run)
@@ -71,23 +70,18 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
         yield ""
         yield from breakdown_blocks([each for each in run.breakdown if each.arm in arms])
     if len(arms) == len(run.arms):
-        yield from _told_sections(sections)
+        from koderz.analysis.report.charts import strips
+
+        # The report's sections of suite and solvers, as far as a screen can show them.
+        for section in sections:
+            yield Heading(section.title)
+            for content in section.contents:
+                if isinstance(content, Spreads):
+                    yield Text("")
+                    yield from strips(content)
+                elif isinstance(content, Heading | Text | Table):
+                    yield content
     yield from _faults(run)
-
-
-def _told_sections(sections: Sequence[Section]) -> Iterator[Block]:
-    """The report sections of the run's suite and solvers, as far as a screen can show them."""
-    from koderz.analysis.report.charts import strips
-    from koderz.analysis.report.sections import Spreads
-
-    for section in sections:
-        yield Heading(section.title)
-        for content in section.contents:
-            if isinstance(content, Spreads):
-                yield Text("")
-                yield from strips(content)
-            elif isinstance(content, Heading | Text | Table):
-                yield content
 
 
 def told_comparison(c: Comparison) -> str:
@@ -138,7 +132,9 @@ def _head(run: Run) -> Iterator[str]:
     if tools := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value):
         yield f"Made with: {tools}"
     if run.paid:
-        yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
+        parts = [f"${run.paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if run.paid.get(name)]
+        unjudged = f", of which {' and '.join(parts)}" if parts else ""
+        yield f"Paid: ${run.paid['total']:.4f}{unjudged}"
     if run.folder and (sinks := describe_sinks(run.folder)):
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
 
@@ -247,26 +243,21 @@ def _is_set(name: str, value: Any, fields: Mapping[str, Field]) -> bool:
     return value is not None and value != (list(default) if isinstance(default, tuple) else default)
 
 
-def _unjudged(paid: Mapping[str, float]) -> str:
-    parts = [f"${paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if paid.get(name)]
-    return f", of which {' and '.join(parts)}" if parts else ""
-
-
 def show_plan(
     plan: Plan, *, json: bool, sampled: SessionResult | None = None, environ: Mapping[str, str] = os.environ
 ) -> None:
     """Prints the plan, and what a sample of it came to. No model is asked, and no key is needed."""
     forecast = forecast_of(plan, environ)
-    if json:
-        print_json({**forecast.document, **({"sample": _sample_document(sampled.summary)} if sampled else {})})
-    else:
-        say_all(forecast.lines(sampled.summary if sampled else None))
-
-
-def _sample_document(sampled: Summary) -> Mapping[str, Any]:
-    return {
-        "run_id": sampled.run_id,
-        "status": sampled.status,
-        "problems": sampled.config["problems"],
-        "cost": sampled.paid.get("total", 0.0),
-    }
+    summary = sampled.summary if sampled else None
+    if not json:
+        say_all(forecast.lines(summary))
+        return
+    document = dict(forecast.document)
+    if summary:
+        document["sample"] = {
+            "run_id": summary.run_id,
+            "status": summary.status,
+            "problems": summary.config["problems"],
+            "cost": summary.paid.get("total", 0.0),
+        }
+    print_json(document)

@@ -117,7 +117,8 @@ class SessionScreen:
 
     def _tell(self, session: SessionResult) -> None:
         summary = session.summary
-        if not _has_ended(summary):
+        # A run that was only submitted has no results to show.
+        if summary.status == "detached" and not any(arm.results for arm in summary.arms.values()):
             say(_heading(summary))
             say(f"Check it with: koderz {self._shown.check} {summary.run_id}")
             return
@@ -161,7 +162,25 @@ def _result_lines(summary: Summary) -> Iterator[str]:
     if len(summary.arms) > 1:
         yield from _arm_lines(summary)
     else:
-        yield from _single_lines(summary)
+        from koderz.analysis.measures import headline_measure, summed_up
+
+        figures = summary.summary
+        yield _heading(summary)
+        yield f"Mode: {summary.mode}"
+        judged, tasks = figures.total_problems, len({result.problem_id for result in summary.results})
+        has_samples = judged > tasks  # the averages are of samples then, and are called so
+        yield f"Problems: {tasks} ({judged} samples)" if has_samples else f"Problems: {judged}"
+        if (measure := headline_measure(summary)).name != PASSES:
+            mean = figures.measures.get(measure.name)
+            yield f"Average: {summed_up(mean.mean, measure) if mean else '-'}"
+        if summary.headline.passed:
+            yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
+        if figures.unread:
+            yield f"Unread: {figures.unread.count} ({figures.unread.rate:.1f}%)"
+        yield f"Total Cost: ${figures.total_cost:.4f}"
+        of = "Sample" if has_samples else "Problem"
+        yield f"Avg Cost per {of}: ${figures.avg_cost:.5f}"
+        yield f"Avg Iterations per {of}: {_known(figures.avg_iterations, '.1f').strip()}"
     if extra := list(_extra_lines(summary)):
         yield from ("", *extra)
 
@@ -236,33 +255,6 @@ def _known(value: float | None, form: str, unit: str = "") -> str:
     return f"{value:{form}}{unit}" if value is not None else "-".rjust(len(f"{0.0:{form}}{unit}"))
 
 
-def _single_lines(summary: Summary) -> Iterator[str]:
-    from koderz.analysis.measures import headline_measure, summed_up
-
-    figures = summary.summary
-    yield _heading(summary)
-    yield f"Mode: {summary.mode}"
-    judged, tasks = figures.total_problems, len({result.problem_id for result in summary.results})
-    has_samples = judged > tasks  # the averages are of samples then, and are called so
-    yield f"Problems: {tasks} ({judged} samples)" if has_samples else f"Problems: {judged}"
-    if (measure := headline_measure(summary)).name != PASSES:
-        mean = figures.measures.get(measure.name)
-        yield f"Average: {summed_up(mean.mean, measure) if mean else '-'}"
-    if summary.headline.passed:
-        yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
-    if figures.unread:
-        yield f"Unread: {figures.unread.count} ({figures.unread.rate:.1f}%)"
-    yield f"Total Cost: ${figures.total_cost:.4f}"
-    of = "Sample" if has_samples else "Problem"
-    yield f"Avg Cost per {of}: ${figures.avg_cost:.5f}"
-    yield f"Avg Iterations per {of}: {_known(figures.avg_iterations, '.1f').strip()}"
-
-
-def _has_ended(summary: Summary) -> bool:
-    """Whether there are results to show; a run that was only submitted has none."""
-    return summary.status != "detached" or any(arm.results for arm in summary.arms.values())
-
-
 def _heading(summary: Summary) -> str:
     return f"BENCHMARK {summary.status.upper()}"
 
@@ -308,17 +300,6 @@ def _interval_of(mean: Mean, measure: Measure) -> str:
     return f"95% interval {interval_text(mean.interval, replace(measure, unit=''))} ({mean.interval_method})"
 
 
-def _late(summary: Summary) -> Iterator[str]:
-    """Lines on replies that didn't end in time, and on how they count."""
-    failed = sum(arm.summary.causes.get(TIME, 0) for arm in summary.arms.values())
-    faulted = sum("see --request-timeout" in str(fault["reason"]) for fault in summary.faults)
-    late = "by a reply that didn't end within --request-timeout"
-    if failed:
-        yield f"{counted(failed, 'experiment')} failed {late} (--timeout-is failure)"
-    if faulted:
-        yield f"{counted(faulted, 'fault')} {late}; with --timeout-is failure that is the model's failure"
-
-
 def _causes(figures: Figures) -> str:
     if not figures.causes:
         return ""
@@ -328,7 +309,14 @@ def _causes(figures: Figures) -> str:
 
 def next_steps(summary: Summary, run: str) -> Iterator[str]:
     """Lines on what went wrong, each with the command that fixes it."""
-    yield from _late(summary)
+    # Replies that didn't end in time, and how they count.
+    failed = sum(arm.summary.causes.get(TIME, 0) for arm in summary.arms.values())
+    faulted = sum("see --request-timeout" in str(fault["reason"]) for fault in summary.faults)
+    late = "by a reply that didn't end within --request-timeout"
+    if failed:
+        yield f"{counted(failed, 'experiment')} failed {late} (--timeout-is failure)"
+    if faulted:
+        yield f"{counted(faulted, 'fault')} {late}; with --timeout-is failure that is the model's failure"
     if summary.faults:
         first = summary.faults[0]
         where = f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})" if first.get("frames") else ""

@@ -172,19 +172,17 @@ def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Itera
     ranked = sorted(groups.items(), key=lambda item: (isinstance(item[1][0], Fault), -len(item[1]), item[0]))
     for cause, members in ranked:
         yield Text(f"{cause}: {len(members)}")
-        yield Table(
-            (), [["", *_failure_row(outcome, experiments.sample_name(outcome))] for outcome in members], ruled=False
-        )
-
-
-def _failure_row(outcome: Outcome, name: str) -> list[str]:
-    from koderz_tracker.records import Fault
-
-    sample = f"sample {outcome.sample}" if outcome.sample else ""
-    which = [outcome.problem_id, outcome.arm, " · ".join(filter(None, [sample, name]))]
-    if isinstance(outcome, Fault):
-        return [*which, outcome.reason]
-    return [*which, outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
+        rows = []
+        for outcome in members:
+            sample = f"sample {outcome.sample}" if outcome.sample else ""
+            which = " · ".join(filter(None, [sample, experiments.sample_name(outcome)]))
+            row = ["", outcome.problem_id, outcome.arm, which]
+            if isinstance(outcome, Fault):
+                row.append(outcome.reason)
+            else:
+                row += [outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
+            rows.append(row)
+        yield Table((), rows, ruled=False)
 
 
 def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:
@@ -319,7 +317,15 @@ def _lines(story: Story, run: str) -> Iterator[str]:
         yield _rule(heading)
         yield from map(plain, lines)
     yield ""
-    yield _outcome(story)
+    ended = story.outcome
+    if isinstance(ended, Fault):
+        text = _ink(f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+        outcome = text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
+    else:
+        what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
+        text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
+        outcome = _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
+    yield outcome
     yield ""
 
 
@@ -371,16 +377,6 @@ def _attempt(attempt: Attempt, step: StoryStep) -> Iterator[str]:
     if attempt.feedback and attempt.feedback != attempt.detail:
         yield _rule("what the solver was told")
         yield plain(str(attempt.feedback)).rstrip()
-
-
-def _outcome(story: Story) -> str:
-    ended = story.outcome
-    if isinstance(ended, Fault):
-        text = _ink(f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
-        return text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
-    what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
-    text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
-    return _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
 
 
 def _figures(call: Call) -> str:

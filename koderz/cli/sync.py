@@ -14,7 +14,7 @@ from koderz.cli.console import is_live, print_json, say, sink_title, warn
 from koderz.cli.flags import Quiet, SummaryJson, Trust, named_runs
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.runs.sinks import QUICK, Backlog, Choice, Synced, choose_work, leave_runs, left_behind, left_out, sync_runs
+from koderz.runs.sinks import QUICK, Choice, Synced, choose_work, leave_runs, left_behind, left_out, sync_runs
 from koderz.settings.schema import OF_SINKS
 from koderz_tracker.sinks import JSON
 from koderz_tracker.sinks.process import Status, Watch
@@ -140,7 +140,20 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
     choice = Choice(settings, runs=[str(folder) for folder in folders], patient=True)
     work = choose_work(choice) if folders else []
     try:
-        behind = _waited_for(work, choice, quiet=quiet) if wait else _left(work, choice, quiet=quiet)
+        if wait:
+            with _counting(len(work), quiet=quiet) as showing_next:
+                behind = [synced for synced in sync_runs(work, choice, showing_next) if synced.state == "behind"]
+        else:
+            # The slow work is left to the background; only quick sinks can be known to stay behind.
+            until = time.monotonic() + _PROMPT
+            submissions = leave_runs(work, choice)
+            behind = [
+                Synced(each.run, name, "behind", reason)
+                for each in submissions
+                for name, reason in each.wait_for(QUICK, until - time.monotonic()).items()
+            ]
+            if any(each.leave() for each in submissions) and not quiet:
+                warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
     except KeyboardInterrupt:
         warn("the runs are here, but not all sinks have them; bring them up to date with: koderz sync")
         return
@@ -148,26 +161,6 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
     for name in dict.fromkeys(synced.sink for synced in behind):
         lacking = [synced for synced in behind if synced.sink == name]
         warn(f"warning: {left_behind(name, lacking[0].reason, *(synced.run_id for synced in lacking))}")
-
-
-def _waited_for(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
-    """Waits for the work; returns the results of sinks that stay behind."""
-    with _counting(len(work), quiet=quiet) as showing_next:
-        return [synced for synced in sync_runs(work, choice, showing_next) if synced.state == "behind"]
-
-
-def _left(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
-    """Leaves the slow work to the background; returns the results of quick sinks that stay behind."""
-    until = time.monotonic() + _PROMPT
-    submissions = leave_runs(work, choice)
-    behind = [
-        Synced(each.run, name, "behind", reason)
-        for each in submissions
-        for name, reason in each.wait_for(QUICK, until - time.monotonic()).items()
-    ]
-    if any(each.leave() for each in submissions) and not quiet:
-        warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
-    return behind
 
 
 @contextmanager

@@ -166,7 +166,14 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
     for head in table.optional:
         if _taken([column.floor for column in _narrowed(fitting, _WHOLE[0], tall=False)], wide) <= width:
             break
-        fitting = _without(fitting, head, table.under.get(head))
+        # The column goes; its cells may move below those of another.
+        under = table.under.get(head)
+        gone = next((column for column in fitting if column.head == head), None)
+        others = [column for column in fitting if column.head != head]
+        if gone is None or under is None:
+            fitting = others
+        else:
+            fitting = [column.above(gone) if column.head.partition("\n")[0] == under else column for column in others]
     gap = wide
     for whole, tall, gap in (
         (_WHOLE[0], False, wide),
@@ -186,15 +193,6 @@ def _alike(columns: Sequence[_Column], table: Table) -> Sequence[_Column]:
     order = {head: number for number, head in enumerate(table.optional)}
     found = [column for column in columns[1:] if column.head and column.same(ruled=table.ruled)]
     return sorted(found, key=lambda column: order.get(column.head, len(order)))
-
-
-def _without(columns: Sequence[_Column], head: str, under: str | None) -> Sequence[_Column]:
-    """The columns without the one of a head; its cells may move below those of another."""
-    gone = next((column for column in columns if column.head == head), None)
-    others = [column for column in columns if column.head != head]
-    if gone is None or under is None:
-        return others
-    return [column.above(gone) if column.head.partition("\n")[0] == under else column for column in others]
 
 
 def _taken(widths: Sequence[int], gap: str) -> int:

@@ -63,7 +63,8 @@ def ui(
         koderz ui --port 5001 --open
     """
     page = _latest_page(results, os.environ)
-    if server := _remote_server(results, os.environ):
+    uri = tracking_uri(results, os.environ)
+    if is_server(uri) and (server := without_password(uri).rstrip("/")):
         _show(server, page, open_=open_)
         return
     if find_spec("mlflow") is None:
@@ -91,12 +92,6 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
     raise KeyboardInterrupt
 
 
-def _remote_server(results: Path, environ: Mapping[str, str]) -> str | None:
-    """The address of the tracking server for runs; None if no server is configured."""
-    uri = tracking_uri(results, environ)
-    return without_password(uri).rstrip("/") if is_server(uri) else None
-
-
 def _latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
     """The path within the UI of the page of the latest run that is in MLflow."""
     for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
@@ -121,27 +116,41 @@ def _served(
         raise KoderzError(
             f"{results} has no MLflow store yet; make a run (koderz benchmark 0 10), or: koderz sync --all"
         )
-    port = _port(host, port)
+    found = _bound(host, _DEFAULT_PORT if port is None else port)
+    if found is None and port is not None:
+        raise KoderzError(f"--port {port} is taken; choose another, or leave it out")
+    port = found or _bound(host, 0) or 0
     with tempfile.TemporaryFile("w+") as log:
-        server = _start(uri, results, host, port, environ, log)
+        command = [sys.executable, "-P", "-m", "koderz.cli.ui", host, str(port)]
+        artifacts = (results.resolve() / "mlartifacts").as_uri()
+        own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}  # a password isn't for `ps`
+        server = subprocess.Popen(
+            command,
+            env={**environ, **_ENVIRONMENT, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            text=True,
+            start_new_session=True,  # Ctrl-C is ours to hand on
+        )
         try:
             address = f"http://{_reachable(host)}:{port}"
             _wait(server, address, log, waiting)
             yield address
         finally:
-            _stop(server)
-
-
-def _port(host: str, wanted: int | None) -> int:
-    found = _bound(host, _DEFAULT_PORT if wanted is None else wanted)
-    if found is None and wanted is not None:
-        raise KoderzError(f"--port {wanted} is taken; choose another, or leave it out")
-    return found or _bound(host, 0) or 0
+            # Ends the server with all its processes.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(server.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    server.wait(_STOP_SECONDS)
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
 
 
 def _bound(host: str, port: int) -> int | None:
     """The port, or a free one for 0; None if it is taken."""
-    with socket.socket(_family(host)) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -154,31 +163,10 @@ def _bound(host: str, port: int) -> int | None:
         return int(probe.getsockname()[1])
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
 def _reachable(host: str) -> str:
     """The host name by which a browser on this machine can reach the server."""
     known = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}  # noqa: S104 it is what --host may say
     return known.get(host, f"[{host}]" if ":" in host else host)
-
-
-def _start(
-    uri: str, results: Path, host: str, port: int, environ: Mapping[str, str], log: IO[str]
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "koderz.cli.ui", host, str(port)]
-    artifacts = (results.resolve() / "mlartifacts").as_uri()
-    own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}  # a password isn't for `ps`
-    return subprocess.Popen(
-        command,
-        env={**environ, **_ENVIRONMENT, **own},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        text=True,
-        start_new_session=True,  # Ctrl-C is ours to hand on
-    )
 
 
 def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Callable[[float], None]) -> None:
@@ -186,7 +174,9 @@ def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Ca
     while not _answers(address):
         passed = time.monotonic() - began
         if server.poll() is not None:
-            raise Unreachable(f"MLflow's UI didn't start: {_last_line(log)}")
+            log.seek(0)
+            lines = [line.strip() for line in log.read().splitlines() if line.strip()]
+            raise Unreachable(f"MLflow's UI didn't start: {lines[-1] if lines else 'it said nothing'}")
         if passed > _START_SECONDS:
             raise Unreachable(f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s")
         if passed >= tell_at:
@@ -201,23 +191,6 @@ def _answers(address: str) -> bool:
     with suppress(httpx.TransportError):  # no proxy is between this machine and itself
         return httpx.get(f"{address}/health", verify=certificates(address), timeout=2, trust_env=False).is_success
     return False
-
-
-def _last_line(log: IO[str]) -> str:
-    log.seek(0)
-    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
-
-
-def _stop(server: subprocess.Popen[str]) -> None:
-    """Ends the server with all its processes."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(_STOP_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
 
 
 def _serve(host: str, port: str) -> None:

@@ -86,7 +86,19 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
             break
         here = _HERE if is_live() else LINE_EVERY
         await asyncio.sleep(every or (_AWAY if away else here))
-    return _say_end(folder.name, follower, plan.planned)
+    resume = f"koderz benchmark resume {folder.name}"
+    if unfetched := follower.done - follower.recorded:
+        say(f"{unfetched} results are at Modal; write them down here with: {resume}")
+    elif follower.ended and not follower.ended.startswith("detached"):
+        say(f"ended: {follower.ended}")
+        if follower.recorded < plan.planned:
+            warn(f"continue with: {resume}")
+    elif follower.recorded == plan.planned:
+        say(f"all have ended; write the summary with: {resume}")
+    else:
+        warn(f"no process is running this run; continue with: {resume}")
+        return False
+    return True
 
 
 async def _look(remote: RemoteView, follower: Follower) -> bool:
@@ -126,23 +138,6 @@ def _remote(folder: Path, plan: Plan) -> RemoteView | None:
     with suppress(KoderzError):
         return ENGINES.load(str(plan.config.get("engine") or "local")).view(folder, plan.config, os.environ)
     return None
-
-
-def _say_end(name: str, follower: Follower, planned: int) -> bool:
-    """Says how the run stands; returns whether it has ended, or can be waited for."""
-    resume = f"koderz benchmark resume {name}"
-    if away := follower.done - follower.recorded:
-        say(f"{away} results are at Modal; write them down here with: {resume}")
-    elif follower.ended and not follower.ended.startswith("detached"):
-        say(f"ended: {follower.ended}")
-        if follower.recorded < planned:
-            warn(f"continue with: {resume}")
-    elif follower.recorded == planned:
-        say(f"all have ended; write the summary with: {resume}")
-    else:
-        warn(f"no process is running this run; continue with: {resume}")
-        return False
-    return True
 
 
 def _pulse(follower: Follower, plan: Plan, *, busy: bool) -> Pulse:

@@ -18,7 +18,10 @@ from koderz.types import JUDGE, NOBODY
 Reader = tuple[str, Callable[[Plan, Collection[str]], bool]]
 
 READERS: Mapping[str, Reader] = {
-    "model": ("a solver or suite that asks a model", lambda plan, _: _asks(plan)),
+    "model": (
+        "a solver or suite that asks a model",
+        lambda plan, _: plan.suite.asks_judge or any(arm.solver.asks for arm in plan.arms),
+    ),
     "openai": ("a model by OpenAI's wire format", lambda plan, _: bool(_providers(plan) - {"ollama", "simulated"})),
     "ollama": ("a model of Ollama", lambda plan, _: "ollama" in _providers(plan)),
     "address": ("a run with --base-url", lambda plan, _: plan.settings.base_url is not None),
@@ -83,10 +86,6 @@ def _use_elsewhere(plan: Plan, schema: Schema, name: str, given: Collection[str]
         return ""
     reader, is_there = READERS.get(schema.fields[name].about.reader, _ANY_RUN)
     return "" if is_there(plan, given) else f"only {reader} reads it"
-
-
-def _asks(plan: Plan) -> bool:
-    return plan.suite.asks_judge or any(arm.solver.asks for arm in plan.arms)
 
 
 def _providers(plan: Plan) -> set[str]:

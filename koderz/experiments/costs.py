@@ -145,15 +145,11 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for name, item in value.items():
             if name != "role":
-                yield from _named(name, item)
+                if name != "content":
+                    yield name
+                yield from _texts(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
     elif value is not None:
         yield str(value)
-
-
-def _named(name: str, item: Any) -> Iterator[str]:
-    if name != "content":
-        yield name
-    yield from _texts(item)

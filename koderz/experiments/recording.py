@@ -66,7 +66,9 @@ class Recording:
 
     def __init__(self, recorded: Sequence[Record], *, strict: bool) -> None:
         self.diverged = False
-        keyed = _keyed(recorded)
+        # The results in recorded order; a later one may replace an earlier one, as in rescoring.
+        found = ((record.key, record) for record in recorded if isinstance(record, Keyed))
+        keyed = [(key, record) for key, record in found if key and not key.startswith(JUDGE_ASK)]
         self._due = dict(keyed)  # what was recorded before a verdict was made anew is stale
         self._order = deque(self._due) if self._due else _NOTHING_DUE
         self._strict = strict and len(self._due) == len(keyed)
@@ -101,6 +103,7 @@ class Recording:
         task = asyncio.current_task()
         if self._receiver and (task is self._receiver or self._receiver.done()):
             self._receiver = None  # it has acted
+        # Nobody else waits or works, and this is the next record: no other order is possible, so no timer is needed.
         if self._receiver is None and not (self._requested or self._live or self._working) and key == self._order[0]:
             record = self._hand_out(task)
             await asyncio.sleep(0)
@@ -173,6 +176,7 @@ class Recording:
         self._stop_waiting()
         if self._working or self._is_settling or not (self._requested or self._live):
             return
+        # Whoever got the last record acts on it before anybody gets the next one: its request may be the next.
         if self._receiver is not None or self._is_late:
             self._is_settling = True
             self._settle(_SETTLE)
@@ -180,7 +184,7 @@ class Recording:
             self._go_live()
         elif self._order[0] in self._requested:
             self._give_next()
-        else:
+        else:  # all that wait want something else, so the next record's request has a time of grace to come
             self._timer = asyncio.get_running_loop().call_later(self._grace(), self._be_late)
 
     def _settle(self, turns: int) -> None:
@@ -291,9 +295,3 @@ def _begun(record: Record) -> datetime:
     """When a result was requested, as far as its record shows."""
     waited = record.latency if isinstance(record, Call) else 0.0
     return datetime.fromisoformat(record.time) - timedelta(seconds=waited)
-
-
-def _keyed(recorded: Sequence[Record]) -> list[tuple[str, Record]]:
-    """The results with their keys, in recorded order. A later one may replace an earlier one, as in rescoring."""
-    found = ((record.key, record) for record in recorded if isinstance(record, Keyed))
-    return [(key, record) for key, record in found if key and not key.startswith(JUDGE_ASK)]

@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
     from koderz.models import Model, Price
     from koderz.sandbox.exclusive import Exclusive
-    from koderz.settings.schema import Settings
-    from koderz.suites.suite import Suite
     from koderz.types import Task
 
 
@@ -104,9 +102,9 @@ class ExperimentRunner:
         how = replace(self._how, restart=True) if solver.restarts else self._how
         if not work.is_whole:
             how = replace(how, accept_divergence=True)
-        handles = Handles(
-            work.identity, work.recorded, self, how, **{"leave": leave} if _asks_once(work.identity) else {}
-        )
+        # Its first verdict is sure to be its last, and needs no model.
+        asks_once = solver.asks_once and JUDGE not in work.identity.arm.models
+        handles = Handles(work.identity, work.recorded, self, how, **{"leave": leave} if asks_once else {})
         started = time.monotonic()
         with metered() as meter:
             verdict, fault = await self._performed(solver, handles)
@@ -184,7 +182,11 @@ class ExperimentRunner:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
                 verdict = await asyncio.create_task(self._opened_and_solved(solver, handles))
             except PromptTooLong as error:
-                verdict = await _out_of_context(handles, error.reply)
+                # Where a conversation no longer fits the model's context, its last verdict stands.
+                if handles.verdicts and not handles.verdicts[-1].passed:
+                    verdict = replace(handles.verdicts[-1], note="The conversation no longer fits the model's context.")
+                else:
+                    verdict = await handles.judge(handles.identity.task, error.reply)
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
@@ -311,19 +313,6 @@ def fault_of(
     )
 
 
-async def _out_of_context(handles: Handles, reply: Reply) -> Verdict:
-    """The verdict where a prompt no longer fits the model's context: the last one on a conversation that has one."""
-    if handles.verdicts and not handles.verdicts[-1].passed:
-        return replace(handles.verdicts[-1], note="The conversation no longer fits the model's context.")
-    return await handles.judge(handles.identity.task, reply)
-
-
-def _asks_once(identity: Identity) -> bool:
-    """Whether the experiment's first verdict is sure to be its last, and needs no model."""
-    solver = identity.arm.solver
-    return solver.asks_once and JUDGE not in identity.arm.models
-
-
 _OF_RESULTS = {ANSWER: str, "resources": dict}
 """Facts that are fields of a result, with their types."""
 
@@ -370,7 +359,16 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
             found[EXCLUSIVE] = partial(_turn, handles, resources.exclusive)
         for name in sorted(names & OPENED):
             try:
-                found[name] = await stack.enter_async_context(_opening(name, suite, given, stack))
+                if name == "workspace":
+                    opening = suite.open_workspace(WorkspaceContext(*given, stack.enter_context(scratch())))
+                else:
+                    openers = {
+                        "session": suite.open_session,
+                        "evaluator": suite.open_evaluator,
+                        "long_context": suite.open_long_context,
+                    }
+                    opening = openers[name](ExperimentContext(*given))
+                found[name] = await stack.enter_async_context(opening)
             except (Fault, StorageError):
                 raise
             except Exception as error:  # a suite may be anybody's code
@@ -396,16 +394,3 @@ async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | N
         with handles.waiting():
             core = await stack.enter_async_context(exclusive())
         yield core
-
-
-def _opening(
-    name: str, suite: Suite, given: tuple[Task, Handles, Settings, Any], stack: AsyncExitStack
-) -> AbstractAsyncContextManager[Any]:
-    if name == "workspace":
-        return suite.open_workspace(WorkspaceContext(*given, stack.enter_context(scratch())))
-    openers = {
-        "session": suite.open_session,
-        "evaluator": suite.open_evaluator,
-        "long_context": suite.open_long_context,
-    }
-    return openers[name](ExperimentContext(*given))

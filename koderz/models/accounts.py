@@ -106,7 +106,13 @@ class RateAccount:
             return
         try:
             if changed:
-                os.pwrite(self._file, _encoded(changed), 0)
+                # Of too many models those that fit are kept, the latest first.
+                body = _ENCODER.encode(changed)
+                while len(body) > _MOST_BYTES - _HEAD and changed.models:
+                    del changed.models[next(iter(changed.models))]
+                    body = _ENCODER.encode(changed)
+                data = len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+                os.pwrite(self._file, data, 0)
             fcntl.flock(self._file, fcntl.LOCK_UN)
         except OSError as error:
             self._alone(error)
@@ -151,12 +157,3 @@ def _decoded(data: bytes) -> Levels:
         return _DECODER.decode(body)
     except (msgspec.MsgspecError, ValueError):
         return Levels()
-
-
-def _encoded(levels: Levels) -> bytes:
-    """The levels as they lie in a file. Of too many models those that fit are kept, the latest first."""
-    body = _ENCODER.encode(levels)
-    while len(body) > _MOST_BYTES - _HEAD and levels.models:
-        del levels.models[next(iter(levels.models))]
-        body = _ENCODER.encode(levels)
-    return len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body

@@ -70,7 +70,8 @@ class AnthropicWire(Wire):
             sampling = replace(sampling, reasoning_effort=None)
             left.append("reasoning_effort")
         if sampling.reasons and sampling.reasoning_effort != "none":
-            left += [name for name in ("temperature", "top_p") if name in _set_in(sampling)]
+            refused = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+            left += [name for name, value in refused.items() if value is not None]
             sampling = replace(sampling, temperature=None, top_p=None)
         return sampling, tuple(left)
 
@@ -82,6 +83,7 @@ class AnthropicWire(Wire):
             tools = [{"name": _REPLY, "description": "Gives the reply.", "input_schema": sampling.response_format}]
             # A model that thinks can't be made to use a tool, only be offered one.
             choice = None if _thinking(sampling) else {"type": "tool", "name": _REPLY}
+        effort = sampling.reasoning_effort
         asked = {
             "system": system or None,
             "tools": tools or None,
@@ -91,7 +93,7 @@ class AnthropicWire(Wire):
             "stop_sequences": list(sampling.stop) or None,
             "seed": sampling.seed,
             "thinking": _thinking(sampling) or ({"type": "disabled"} if sampling.reasoning_effort == "none" else None),
-            "output_config": _output_config(sampling.reasoning_effort),
+            "output_config": None if effort in (None, "none") else {"effort": effort},
         }
         given = {name: value for name, value in asked.items() if value is not None}
         limit = _MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
@@ -128,20 +130,11 @@ class AnthropicWire(Wire):
         return {}
 
 
-def _set_in(sampling: Sampling) -> set[str]:
-    given = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    return {name for name, value in given.items() if value is not None}
-
-
 def _thinking(sampling: Sampling) -> dict[str, Any] | None:
     """How a model is told to think: up to a budget, or as it sees fit; None if it isn't."""
     if sampling.reasoning_tokens is not None:
         return {"type": "enabled", "budget_tokens": sampling.reasoning_tokens}
     return {"type": "adaptive"} if sampling.reasoning_effort not in (None, "none") else None
-
-
-def _output_config(effort: str | None) -> dict[str, Any] | None:
-    return None if effort in (None, "none") else {"effort": effort}
 
 
 def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:

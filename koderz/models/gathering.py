@@ -144,7 +144,9 @@ class Gatherer:
         if not open_:
             return ""
         calls, done = sum(each.count for each in open_), sum(each.done + each.failed for each in open_)
-        return f"waits for {_batches(len(open_))} of {calls:,} calls" + (f", {done:,} done" if done else "")
+        count = len(open_)
+        batches = f"{count} batch{'es' * (count != 1)}"
+        return f"waits for {batches} of {calls:,} calls" + (f", {done:,} done" if done else "")
 
     @property
     def rests(self) -> bool:
@@ -237,7 +239,7 @@ class Gatherer:
             elif (
                 old is None
                 or response.status == 200
-                or (not self._asks_again and _is_refusal(response, old, custom_id, digest))
+                or (not self._asks_again and (response.status in (400, 422) and old.lines[custom_id].digest == digest))
             ):
                 call.source = {"id": batch.about.id, "custom_id": custom_id}
                 return response
@@ -314,12 +316,3 @@ class Gatherer:
 
 def _line(group: _Group, custom_id: str, request: Mapping[str, Any]) -> bytes:
     return group.api.line(custom_id, group.path, encode(request))
-
-
-def _is_refusal(response: Response, batch: SentBatch, custom_id: str, digest: str) -> bool:
-    """Whether a request was refused that would be sent again as it was."""
-    return response.status in (400, 422) and batch.lines[custom_id].digest == digest
-
-
-def _batches(count: int) -> str:
-    return f"{count} batch{'es' * (count != 1)}"

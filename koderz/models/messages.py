@@ -171,7 +171,12 @@ def _blocks(message: Message, parts: Sequence[Any]) -> Iterator[dict[str, Any]]:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "image_url":
-            yield {"type": "image", "source": _source(_image_url(part))}
+            url = _image_url(part)
+            if inline := _DATA_URL.fullmatch(url):
+                source = {"type": "base64", "media_type": inline["type"], "data": inline["data"]}
+            else:
+                source = {"type": "url", "url": url}
+            yield {"type": "image", "source": source}
         elif kind not in _OF_ANTHROPIC or (kind == "text" and not isinstance(part.get("text"), str)):
             raise _no_place("Anthropic's messages", message, f"this part of its content: {part!r:.80}")
         elif kind != "text" or part["text"].strip():
@@ -181,12 +186,6 @@ def _blocks(message: Message, parts: Sequence[Any]) -> Iterator[dict[str, Any]]:
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     function = _function(call)
     return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": _arguments(function)}
-
-
-def _source(url: str) -> dict[str, str]:
-    if inline := _DATA_URL.fullmatch(url):
-        return {"type": "base64", "media_type": inline["type"], "data": inline["data"]}
-    return {"type": "url", "url": url}
 
 
 def _joined(contents: Sequence[str | list[dict[str, Any]]]) -> str | list[dict[str, Any]]:

@@ -99,7 +99,16 @@ class OllamaWire(Wire):
             response = await http.post("/api/show", encode({"model": model}), self.headers)
             if not 200 <= response.status < 300:
                 raise problem_of(response)
-            self._efforts = _efforts_of(decode(response.body, _Shown))
+            # The values of `think` that a model knows: those that its Ollama lists; else off, if it can think.
+            shown = decode(response.body, _Shown)
+            try:
+                listed = msgspec.convert(shown.thinking, _Thinking).values
+            except msgspec.ValidationError:
+                listed = None
+            if listed is not None:
+                self._efforts = listed
+            else:
+                self._efforts = [False] if "thinking" in (shown.capabilities or ()) else []
 
     def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
         """Without a budget, which has no place, and an effort that the model doesn't know."""
@@ -216,17 +225,6 @@ async def _listens(base_url: str) -> bool:
         return False
     writer.close()
     return True
-
-
-def _efforts_of(shown: _Shown) -> list[Any]:
-    """The values of `think` that a model knows: what its Ollama lists; else off, for a model that can think."""
-    try:
-        listed = msgspec.convert(shown.thinking, _Thinking).values
-    except msgspec.ValidationError:
-        listed = None
-    if listed is not None:
-        return listed
-    return [False] if "thinking" in (shown.capabilities or ()) else []
 
 
 def _embeds(tagged: _Tagged) -> bool:

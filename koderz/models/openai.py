@@ -83,10 +83,6 @@ def _blocked(found: Any) -> bool:
     return isinstance(found, list) and any(map(_blocked, found))
 
 
-def _formatted(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}} if schema else None
-
-
 class OpenAIWire(Wire):
     """Chat completions below a base URL that usually ends in `/v1`."""
 
@@ -121,13 +117,16 @@ class OpenAIWire(Wire):
         }
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        schema = sampling.response_format
         asked: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": sampling.seed,
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop) or None,
-            "response_format": _formatted(sampling.response_format),
+            "response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+            if schema
+            else None,
             **self.thinking(sampling),
         }
         offer, conversation = parted(messages)
@@ -291,7 +290,9 @@ class ResponsesWire(OpenAIWire):
             "text": {"format": {"type": "json_schema", "name": "reply", "schema": schema}} if schema else None,
             "reasoning": {"effort": effort} if effort is not None else None,
             "tools": [_as_tool(tool) for tool in offer.tools] or None,
-            "tool_choice": _as_choice(offer.choice),
+            "tool_choice": {"type": "function", "name": offer.choice["function"]["name"]}
+            if isinstance(offer.choice, dict)
+            else offer.choice,
         }
         given = {name: value for name, value in asked.items() if value is not None}
         kept = {"store": False, "include": ["reasoning.encrypted_content"]}
@@ -334,12 +335,6 @@ def _as_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool["function"]
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     return {"type": "function", "strict": False, **function, "parameters": schema}
-
-
-def _as_choice(choice: Any) -> Any:
-    if isinstance(choice, dict):
-        return {"type": "function", "name": choice["function"]["name"]}
-    return choice
 
 
 class OpenAIModel(RemoteModel):

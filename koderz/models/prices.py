@@ -52,7 +52,10 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
     provider = provider_of(name.provider)
     if (price := provider.price(name.name)) is not None:
         return Tariff(price, provider.price_origin)
-    published = _published(name, base_url)
+    if base_url and is_loopback(base_url) and _LIST not in sys.modules and _is_unlisted(name, base_url):
+        published = None
+    else:
+        published = _listed_tariff(name, base_url)
     if published is None and base_url and is_loopback(base_url):
         return Tariff(FREE, "since it is asked on this machine and has no published price", assumed=True)
     return published
@@ -90,12 +93,6 @@ def _is_understated(name: str, price: tuple[float, float]) -> bool:
     published = [found for found in (price_of(each, {}) for each in names) if found]
     part = 0.5 if in_batches else 1.0
     return any(price[0] < part * each.input or price[1] < part * each.output for each in published)
-
-
-def _published(name: ModelName, base_url: str | None) -> Tariff | None:
-    if base_url and is_loopback(base_url) and _LIST not in sys.modules and _is_unlisted(name, base_url):
-        return None
-    return _listed_tariff(name, base_url)
 
 
 @cache

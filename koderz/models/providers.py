@@ -264,31 +264,23 @@ def endpoint_for(
     address = provider.read_address(own, name.name) if own else provider.address
     trusted = base_url_trusted or not base_url or address == provider.address
     variable = api_key_env or provider.key_variable
-    key = _key(variable, environ)
+    key = environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise KoderzError(f"{variable} holds characters that no key has; set it anew")
     needed = api_key_env or (variable and provider.needs_key and address == provider.address)
     if trusted and not key and needed:
         raise Unreachable(f"{name} needs a key: set {variable}")
+    notices: tuple[str, ...] = ()
+    if key and not trusted:
+        notices = (f"{variable} is not sent to {shown(address)}, which koderz.toml names; give it by --base-url",)
+    elif key and address.startswith("http://") and not is_loopback(address):
+        notices = (f"{variable} goes unencrypted to {shown(address)}",)
     return replace(
         settings,
         base_url=address or None,
         api_key=key if trusted else "",
-        notices=(*settings.notices, *_notices(address, variable, key, trusted)),
+        notices=(*settings.notices, *notices),
     )
-
-
-def _key(variable: str, environ: Mapping[str, str]) -> str:
-    key = environ.get(variable, "").strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise KoderzError(f"{variable} holds characters that no key has; set it anew")
-    return key
-
-
-def _notices(address: str, variable: str, key: str, trusted: bool) -> tuple[str, ...]:
-    if key and not trusted:
-        return (f"{variable} is not sent to {shown(address)}, which koderz.toml names; give it by --base-url",)
-    if key and address.startswith("http://") and not is_loopback(address):
-        return (f"{variable} goes unencrypted to {shown(address)}",)
-    return ()
 
 
 class OpenAI(Provider):

@@ -27,19 +27,15 @@ def part(sent: str, *, complete: bool) -> SplitText:
     """
     opening = _OPENING.match(sent)
     if opening is None:
-        return _without_opening(sent)
+        alone = _CLOSING_ALONE.search(sent) if "</think>" in sent else None
+        if alone is None or sent.count("```", 0, alone.start()) % 2 or "<think>" in sent[: alone.start()]:
+            return SplitText(sent)
+        return _parted(sent, 0, alone.start(), alone.end())
     closing = f"</{opening[1]}>"
     end = sent.find(closing, opening.end())
     if end >= 0:
         return _parted(sent, opening.end(), end, end + len(closing))
     return SplitText(sent) if complete else SplitText("", sent[opening.end() :].strip(), cut=True)
-
-
-def _without_opening(sent: str) -> SplitText:
-    closing = _CLOSING_ALONE.search(sent) if "</think>" in sent else None
-    if closing is None or sent.count("```", 0, closing.start()) % 2 or "<think>" in sent[: closing.start()]:
-        return SplitText(sent)
-    return _parted(sent, 0, closing.start(), closing.end())
 
 
 def _parted(sent: str, start: int, end: int, after: int) -> SplitText:

@@ -38,7 +38,14 @@ class SimulatedReplies:
                 "simulated fault: the simulated model was told to fail now and then; retry the call",
                 cause="unreachable",
             )
-        sent, finish_reason = _cut(self._simulate(messages, sampling), sampling)
+        reply = self._simulate(messages, sampling)
+        for stop in sampling.stop:
+            reply = reply.partition(stop)[0]
+        limit = None if sampling.max_tokens is None else sampling.max_tokens * CHARACTERS_PER_TOKEN
+        if limit is None or len(reply) <= limit:
+            sent, finish_reason = reply, "stop"
+        else:
+            sent, finish_reason = reply[:limit], "length"
         parted = part(sent, complete=finish_reason == "stop")
         return Completion(
             text=parted.text,
@@ -64,15 +71,6 @@ class SimulatedReplies:
 
     async def aclose(self) -> None:
         """Does nothing, since there is nothing to close."""
-
-
-def _cut(reply: str, sampling: Sampling) -> tuple[str, str]:
-    for stop in sampling.stop:
-        reply = reply.partition(stop)[0]
-    limit = None if sampling.max_tokens is None else sampling.max_tokens * CHARACTERS_PER_TOKEN
-    if limit is None or len(reply) <= limit:
-        return reply, "stop"
-    return reply[:limit], "length"
 
 
 def _tokens(characters: int) -> int:

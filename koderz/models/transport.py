@@ -58,7 +58,13 @@ class Http:
         self._secret = secret
         self._headers = {name.lower(): value for name, value in headers.items()}
         self._query = f"?{query}" if query else ""
-        self._values = {form for value in headers.values() for form in _forms(value) if len(form) >= LEAST_HIDDEN}
+        # As servers may echo a header's value: whole, or what follows a word such as `Bearer`.
+        self._values = {
+            form
+            for value in headers.values()
+            for form in {value, value.rpartition(" ")[2]}
+            if len(form) >= LEAST_HIDDEN
+        }
         # What errors must not show; what is shorter can be no secret, and stands in any of them.
         self.hidden = [*secrets_of(base_url), *(value for value in self._headers.values() if len(value) > 2)]
         self._proxy = proxy_for(base_url)
@@ -179,11 +185,6 @@ class Http:
     @cached_property
     def _client(self) -> httpx.AsyncClient:
         return open_client(self.base_url, proxy=self._proxy)
-
-
-def _forms(value: str) -> set[str]:
-    """A header's value as servers may echo it: whole, and what follows a word such as `Bearer`."""
-    return {value, value.rpartition(" ")[2]}
 
 
 def _without_values(body: bytes, values: Iterable[str]) -> bytes:

@@ -155,7 +155,11 @@ def restore_arms(
 
     def restored(arm: records.Arm) -> Arm:
         own = _read(settings, arm.parameters, arm.name)
-        solver = load_solver(_found(arm, files), _offered(settings, at_hand, own), arguments)
+        source = arm.source or arm.solver
+        if files and arm.source and not handed(arm.source):  # it lies with the run
+            file, _, name = arm.source.rpartition(":")
+            source = f"{files / Path(file).name}:{name}"
+        solver = load_solver(source, _offered(settings, at_hand, own), arguments)
         if earlier := solver.earlier.get((versions or {}).get(arm.solver, 1)):
             solver = solver.settled(_offered(settings, at_hand, {**earlier, **own}), arguments)
         return Arm(arm.name, solver, arm.models, own, arm.baseline, settings=arm.settings)
@@ -207,15 +211,6 @@ def _read(settings: Settings, parameters: Mapping[str, Any], where: str) -> dict
         name: fields[name].read(value, f"{where}, {name.replace('_', '-')}") if name in fields else value
         for name, value in parameters.items()
     }
-
-
-def _found(arm: records.Arm, files: Path | None) -> str:
-    if not arm.source:
-        return arm.solver
-    if handed(arm.source):
-        return arm.source
-    file, _, name = arm.source.rpartition(":")
-    return f"{files / Path(file).name}:{name}" if files else arm.source
 
 
 def _roles(

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from koderz.models import Price
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
-from koderz.suites.suite import Suite
 from koderz.types import JUDGE, MAIN, Expected, Task
 from koderz_tracker.clusters import clusters_in, members
 from koderz_tracker.messages import text_of
@@ -198,7 +197,13 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
     for arm, samples, expected in expected_calls(plan):
         model = arm.models.get(expected.role) or arm.models[expected.instead]
         price = prices.get(model) or Price(0, 0)
-        cost = _cost(price, samples, expected)
+        # Each call counts with its share of tokens, since length decides the price.
+        spans = zip(expected.calls, expected.tokens_in, expected.tokens_out, strict=True)
+        least, most = (
+            samples * max(1.0, calls) * price.cost(asked / max(1.0, calls), told / max(1.0, calls))
+            for calls, asked, told in spans
+        )
+        cost = least, most
         asked, told, made = (_times(samples, s) for s in (expected.tokens_in, expected.tokens_out, expected.calls))
         calls[expected.depth] = _sum(calls.get(expected.depth, _NONE), made)
         costs[expected.depth] = _sum(costs.get(expected.depth, _NONE), cost)
@@ -312,16 +317,6 @@ def _usual(expected: Expected, samples: int, price: Price) -> Amount | None:
     return Amount(made, asked, told, Figure(middle * low, middle, middle * high))
 
 
-def _cost(price: Price, samples: int, expected: Expected) -> Span:
-    """The cost of calls in US dollars. Each call counts with its share of tokens, since length decides the price."""
-    spans = zip(expected.calls, expected.tokens_in, expected.tokens_out, strict=True)
-    least, most = (
-        samples * max(1.0, calls) * price.cost(asked / max(1.0, calls), told / max(1.0, calls))
-        for calls, asked, told in spans
-    )
-    return least, most
-
-
 def expected_calls(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
     """The expected calls of each cell: its solver's, by role, and those of a judge that is a model."""
     for task, arm, samples in plan.cells():
@@ -330,19 +325,17 @@ def expected_calls(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
             if expected.role in arm.models or expected.instead in arm.models:
                 yield arm, samples, expected
             if own is None and plan.suite.asks_judge and (expected.role, JUDGE in arm.models) == (MAIN, True):
-                yield arm, samples, _judged(plan.suite, task, expected)
-
-
-def _judged(suite: Suite, task: Task, answers: Expected) -> Expected:
-    """The calls of a judge that is a model: one for each answer, unless the suite declares another number."""
-    a_verdict = suite.judge_calls
-    calls = _times(a_verdict, answers.calls)
-    shown = _sum(_times(a_verdict, answers.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task)))
-    usual = None
-    if answers.usual:
-        made = a_verdict * answers.usual[0]
-        usual = made, a_verdict * answers.usual[2] + made * _tokens(task), made * _VERDICT_TOKENS
-    return Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls), usual=usual)
+                # A judge that is a model: one call for each answer, unless the suite declares another number.
+                a_verdict = plan.suite.judge_calls
+                calls = _times(a_verdict, expected.calls)
+                shown = _sum(
+                    _times(a_verdict, expected.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task))
+                )
+                usual = None
+                if expected.usual:
+                    made = a_verdict * expected.usual[0]
+                    usual = made, a_verdict * expected.usual[2] + made * _tokens(task), made * _VERDICT_TOKENS
+                yield arm, samples, Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls), usual=usual)
 
 
 def _tokens(task: Task) -> float:

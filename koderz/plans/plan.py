@@ -401,7 +401,11 @@ def _digest(
     matches: Mapping[str, Any],
     details: Mapping[str, Any],
 ) -> str:
-    return digest_of([_decisive(config), _decisive_of(arms), to_builtins(cells), matches, details])
+    # Arms without settings keep their older form, so that old runs resume.
+    of_arms = [
+        {name: value for name, value in to_builtins(arm).items() if (name, value) != ("settings", None)} for arm in arms
+    ]
+    return digest_of([_decisive(config), of_arms, to_builtins(cells), matches, details])
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -411,13 +415,6 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":  # which has had it from the start
         silent.add(CLUSTER_COLUMN)
     return {name: value for name, value in config.items() if name not in {*OF_SINKS, *OF_REUSE, *silent}}
-
-
-def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:
-    """The arms as digests cover them. Arms without settings keep their older form, so that old runs resume."""
-    return [
-        {name: value for name, value in to_builtins(arm).items() if (name, value) != ("settings", None)} for arm in arms
-    ]
 
 
 def restore_plan(
@@ -435,7 +432,13 @@ def restore_plan(
     if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
         arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
     prompts = _used_prompts(subject, arms, settings)
-    changed = _changed(basis.matches, _matches(subject, arms, prompts, record.cells))
+    now = _matches(subject, arms, prompts, record.cells)
+    changed = [
+        (kind, name)
+        for kind, digests in basis.matches.items()
+        for name, digest in digests.items()
+        if now.get(kind, {}).get(name) != digest
+    ]
     if changed and not accept_changes:
         files = [name for kind, name in changed if kind == "option"]
         named = [f"{name} {record.config.get(name[2:].replace('-', '_'))}" for name in files]
@@ -482,15 +485,6 @@ def _settings_digests(subject: Subject, arms: Sequence[Arm], cells: Sequence[rec
         for arm in arms
         if arm.name in mine
     }
-
-
-def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
-    return [
-        (kind, name)
-        for kind, digests in before.items()
-        for name, digest in digests.items()
-        if now.get(kind, {}).get(name) != digest
-    ]
 
 
 def describe_environment() -> dict[str, Any]:

@@ -25,7 +25,13 @@ def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) 
         raise KoderzError(f"the suite {settings.suite} has no tasks")
     chosen = _in_range(tasks, span) if span is not None else list(tasks)
     if settings.problems:
-        wanted = _known(tasks, settings.problems)
+        ids = tuple(task.id for task in tasks)
+        found = {name: find_id(name, ids) for name in settings.problems}
+        unknown = [name for name, task in found.items() if task is None]
+        if unknown:
+            shown = ", ".join(repr(name[:100]) for name in unknown[:5])
+            raise KoderzError(f"the suite has no task {shown}; they are named like {ids[0]}")
+        wanted = {task for task in found.values() if task is not None}
         chosen = [task for task in chosen if task.id in wanted]
         if span is not None and not chosen:
             raise KoderzError(f"none of the tasks named lies in the range {span.start} to {span.stop}")
@@ -67,13 +73,3 @@ def _in_range(tasks: Sequence[Task], span: range) -> list[Task]:
     if high > len(tasks):
         raise KoderzError(f"the suite has {len(tasks)} tasks, so END is at most {len(tasks)}, not {high}")
     return list(tasks[low:high])
-
-
-def _known(tasks: Sequence[Task], problems: Sequence[str]) -> set[str]:
-    ids = tuple(task.id for task in tasks)
-    found = {name: find_id(name, ids) for name in problems}
-    unknown = [name for name, task in found.items() if task is None]
-    if unknown:
-        shown = ", ".join(repr(name[:100]) for name in unknown[:5])
-        raise KoderzError(f"the suite has no task {shown}; they are named like {ids[0]}")
-    return {task for task in found.values() if task is not None}

@@ -72,7 +72,15 @@ async def import_samples(
             except BaseException:
                 shutil.rmtree(tracker.folder, ignore_errors=True)
                 raise
-            ended = _ended(plan, samples, tracker)
+            # The file holds no more, so the session is complete unless there are faults.
+            if faults := tracker.tally.faults:
+                ended = SessionEnd("incomplete", f"{faults} experiments ended in a fault")
+            else:
+                missing = plan.record.planned - len(samples.samples)
+                ended = SessionEnd(
+                    "complete",
+                    f"the file has {missing} less than {plan.record.samples} samples a task" if missing else "",
+                )
             await tracker.finish(ended.status, ended.reason)
             return close(plan, tracker, ended, None), samples
 
@@ -136,16 +144,6 @@ async def import_log(log: Summary, path: Path, results: Path, *, summary: bool) 
     return Merged(run_id, "added")
 
 
-def _ended(plan: Plan, samples: Samples, tracker: Tracker) -> SessionEnd:
-    """The end of the session: complete unless there are faults, since the file holds no more."""
-    if faults := tracker.tally.faults:
-        return SessionEnd("incomplete", f"{faults} experiments ended in a fault")
-    missing = plan.record.planned - len(samples.samples)
-    return SessionEnd(
-        "complete", f"the file has {missing} less than {plan.record.samples} samples a task" if missing else ""
-    )
-
-
 def _plan(samples: Samples, settings: Settings) -> Plan:
     solvers = samples.solvers
     most = max(Counter((sample.task.id, sample.solver) for sample in samples.samples).values())
@@ -155,18 +153,13 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
     plan = make_plan(settings, subject, make_arms(settings, {}))
     source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
-    return plan.having(
-        config=plan.record.config | {"imported": _kind(samples)},
-        environment=plan.record.environment | {"imported": source},
-    )
-
-
-def _kind(samples: Samples) -> bool | str:
-    """The kind of the imported samples: True for programs. Raises KoderzError if a file mixes both kinds."""
     kinds = {sample.is_reply for sample in samples.samples}
     if len(kinds) > 1:
         raise KoderzError(f"{samples.path} has programs and replies; import them from a file each")
-    return "replies" if True in kinds else True
+    return plan.having(
+        config=plan.record.config | {"imported": "replies" if True in kinds else True},
+        environment=plan.record.environment | {"imported": source},
+    )
 
 
 async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judge, tell: Callable[[int], None]) -> None:

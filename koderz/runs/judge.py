@@ -165,6 +165,10 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
         tasks[samples.samples[number].task.id].append(verdict.passed)
     fewest = min(map(len, tasks.values()), default=0)
     scores = [verdict.score for verdict in verdicts.values() if verdict.score is not None]
+    # Of each fact that is true or false, the number of verdicts of which it is true.
+    counts: Counter[str] = Counter()
+    for verdict in verdicts.values():
+        counts.update({name: int(value) for name, value in verdict.facts.items() if isinstance(value, bool)})
     return Report(
         samples=len(verdicts),
         passed=sum(verdict.passed for verdict in verdicts.values()),
@@ -173,7 +177,7 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
         verdicts=dict(Counter(verdict.cause or verdict.verdict for verdict in verdicts.values())),
         faults=[*faults.values()],
         mean_score=statistics.fmean(scores) if scores else None,
-        facts=_true_facts(verdicts.values()),
+        facts=dict(counts),
         lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
         judged=[verdicts.get(number) for number in range(len(samples.samples))],
     )
@@ -181,14 +185,6 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
 
 def _mean(estimate: Callable[[int, int, int], float], tasks: Mapping[str, Sequence[bool]], k: int) -> float:
     return statistics.fmean(estimate(len(own), sum(own), k) for own in tasks.values())
-
-
-def _true_facts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """The facts that are true or false of a verdict, each with the number of verdicts of which it is true."""
-    counts: Counter[str] = Counter()
-    for verdict in verdicts:
-        counts.update({name: int(value) for name, value in verdict.facts.items() if isinstance(value, bool)})
-    return dict(counts)
 
 
 def _line(sample: Sample, verdict: Verdict | None, faults: Mapping[str, str]) -> dict[str, Any]:
@@ -253,7 +249,11 @@ def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
     last: dict[object, tuple[Row, Task]] = {}
     for number, row in enumerate(read_rows(path, skip=lambda error: malformed.append(str(error)))):
         try:
-            last[row.fields.get("experiment_id") or number] = row, _task_of(row, known)
+            task = known.get(row.id("task_id"))
+            if task is None:
+                raise row.error(f"there is no task {row.id('task_id')!r} in this suite; name another with --suite")
+            row.text(_answer_in(row))
+            last[row.fields.get("experiment_id") or number] = row, task
         except KoderzError as error:
             malformed.append(str(error))
     if not last:
@@ -262,14 +262,6 @@ def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
     models = frozenset(model if isinstance(model := row.fields.get("model"), str) else None for row, _ in last.values())
     nth: Counter[tuple[str, str]] = Counter()
     return Samples(path, [_sample(row, task, nth) for row, task in last.values()], malformed, models)
-
-
-def _task_of(row: Row, tasks: Mapping[str, Task]) -> Task:
-    task = tasks.get(row.id("task_id"))
-    if task is None:
-        raise row.error(f"there is no task {row.id('task_id')!r} in this suite; name another with --suite")
-    row.text(_answer_in(row))
-    return task
 
 
 def _answer_in(row: Row) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from koderz.engines import StoredRun, require_able, stored_run
+from koderz.engines import require_able, stored_run
 from koderz.engines.effects import require_effect
 from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
@@ -28,7 +28,6 @@ from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker.causes import CAUSES
 from koderz_tracker.decisions import are_decided, cut_short, decisions_in
-from koderz_tracker.records import Record
 from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan, refuse_log
 from koderz_tracker.sinks import check_names
 from koderz_tracker.tracker import Listener, Tracker
@@ -214,28 +213,22 @@ async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) ->
     plan, store = found
     with Tracker.create(results, name, plan_record(plan)) as tracker:
         lay_out(plan, tracker.folder / FILES)
-        await _bring(store, tracker)
+        # Writes the stored records of every experiment into the journal.
+        from koderz.engines.portable import read_lines
+
+        experiments = iter(sorted(await store.experiments()))
+
+        async def lane() -> None:
+            for experiment_id in experiments:
+                lines = list(read_lines(await store.lines(experiment_id)))
+                await tracker.record(
+                    *[line for line in lines[:-1] if line.kind not in ("experiment", "fault")] + lines[-1:]
+                )
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_AT_ONCE):
+                    group.create_task(lane())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         return tracker.folder
-
-
-async def _bring(store: StoredRun, tracker: Tracker) -> None:
-    """Writes the stored records of every experiment into the journal."""
-    from koderz.engines.portable import read_lines
-
-    experiments = iter(sorted(await store.experiments()))
-
-    async def lane() -> None:
-        for experiment_id in experiments:
-            await tracker.record(*_as_it_ended(list(read_lines(await store.lines(experiment_id)))))
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_AT_ONCE):
-                group.create_task(lane())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-def _as_it_ended(lines: list[Record]) -> list[Record]:
-    """The records without an outcome that was worked on again, such as a fault that was retried."""
-    return [line for line in lines[:-1] if line.kind not in ("experiment", "fault")] + lines[-1:]

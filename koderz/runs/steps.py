@@ -27,7 +27,10 @@ class Steps:
             case "call" if line.get("depth") or line.get("purpose") in ("root", "final"):
                 said = self._call(experiment, line)
             case "once" if isinstance(line.get("value"), Mapping) and "code" in line["value"]:
-                said = _cell(line["name"], line["value"])
+                value = line["value"]
+                calls = f", {value['calls']} sub-calls" if value.get("calls") else ""
+                failed = f", {str(value['error']).partition(':')[0]}" if value.get("error") else ""
+                said = f"{line['name']}: {value.get('seconds', 0.0):.2f} s in {value.get('container')}{calls}{failed}"
             case "attempt":
                 said = f"attempt {line.get('number')} {line.get('verdict')}{_cause(line)}"
             case "experiment":
@@ -64,12 +67,6 @@ class StepLog(NullObserver):
     def recorded(self, record: records.Record) -> None:
         if said := self._steps.tell_record(record):
             logging.getLogger("koderz").info("%s", said)
-
-
-def _cell(name: str, value: Mapping[str, Any]) -> str:
-    calls = f", {value['calls']} sub-calls" if value.get("calls") else ""
-    failed = f", {str(value['error']).partition(':')[0]}" if value.get("error") else ""
-    return f"{name}: {value.get('seconds', 0.0):.2f} s in {value.get('container')}{calls}{failed}"
 
 
 def _cause(line: Mapping[str, Any]) -> str:

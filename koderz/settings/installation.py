@@ -83,7 +83,17 @@ def _command(packages: Sequence[str], source: _Source | None, extras: Sequence[s
         return shlex.join(_by_uv_tool(receipt, packages, here, extras))
     if _UVX_FOLDER in prefix.parts and here:
         more = [word for each in packages for word in ("--with", each)]
-        return f"{shlex.join(['uvx', *more, '--from', here.named(_merged(_present_extras(), extras)), _NAME])} …"
+        # Extras that are present: all of their packages are installed, and they aren't made of other extras.
+        found = _distribution()
+        needed = {
+            extra: _requirements(extra) for extra in (found.metadata.get_all("Provides-Extra") or () if found else ())
+        }
+        present_extras = [
+            extra
+            for extra, lines in needed.items()
+            if lines and all(_name_of(line) != _NAME and _distribution(_name_of(line)) for line in lines)
+        ]
+        return f"{shlex.join(['uvx', *more, '--from', here.named(_merged(present_extras, extras)), _NAME])} …"
     words = [*packages, *(source.words(extras, "-e") if source else ())]
     pip = shlex.join([sys.executable, "-m", "pip", "install", *words])
     if find_spec("pip"):
@@ -182,19 +192,6 @@ def _receipt(path: Path) -> Mapping[str, Any]:
         return dict(tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}))
     except (OSError, ValueError):
         return {}
-
-
-def _present_extras() -> list[str]:
-    """Extras all of whose packages are installed, but for those that are made of others."""
-    found = _distribution()
-    needed = {
-        extra: _requirements(extra) for extra in (found.metadata.get_all("Provides-Extra") or () if found else ())
-    }
-    return [
-        extra
-        for extra, lines in needed.items()
-        if lines and all(_name_of(line) != _NAME and _distribution(_name_of(line)) for line in lines)
-    ]
 
 
 def _requirements(extra: str) -> list[str]:

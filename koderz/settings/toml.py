@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -287,11 +288,8 @@ def _named_by(values: Mapping[str, Any], folder: Path) -> bytes:
     named = [str(name).rpartition(":")[0] for name in foreign]
     if isinstance(dataset := values.get("dataset"), str | Path):
         named.append(str(dataset))
-    return b"".join(_bytes_of(folder / name) for name in named)
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    code = b""
+    for name in named:
+        with suppress(OSError):
+            code += (folder / name).read_bytes()
+    return code

@@ -95,7 +95,14 @@ def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, 
 def is_trusted(data: bytes, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether these bytes are trusted."""
     digest = _digest(data)
-    return (_store(environ) / digest).exists() or digest in _earlier(environ)
+    if (_store(environ) / digest).exists():
+        return True
+    # Earlier versions wrote all digests into a single file.
+    try:
+        found = orjson.loads((state_folder(environ) / "trusted.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return False
+    return isinstance(found, list) and digest in found
 
 
 def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
@@ -118,12 +125,3 @@ def _digest(data: bytes) -> str:
 
 def _store(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "trusted"
-
-
-def _earlier(environ: Mapping[str, str]) -> list[Any]:
-    """The digests in the single file that earlier versions wrote."""
-    try:
-        found = orjson.loads((state_folder(environ) / "trusted.json").read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return []
-    return found if isinstance(found, list) else []

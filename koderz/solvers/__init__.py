@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,17 @@ class SettledSolver(Solver[..., Any]):
                 known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
                 raise KoderzError(f"--solver-arg {key}: {self.name} has no such parameter; it has {known}")
             parameters[key] = _read_as(wanted[key].default, settings.get(key), key, text)
-        _require_all(self.name, wanted, parameters)
+        for key, parameter in wanted.items():
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise KoderzError(
+                    f"the solver {self.name} takes {key} by position only; take away the / in its signature"
+                )
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise KoderzError(
+                    f"the solver {self.name} takes *{key}; name the parameters, so that they can be given"
+                )
+            if key not in HANDLES and key not in parameters and parameter.default is parameter.empty:
+                raise KoderzError(f"the solver {self.name} needs --solver-arg {key}=…")
         return replace(self, parameters=parameters)
 
     def run(self, handles: Any, **others: Any) -> Coroutine[Any, Any, Any]:
@@ -99,24 +109,20 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     in_file = SOLVERS.is_file(name)
     found = Solver.of(find_in_file("--solver", name), name) if in_file else SOLVERS.load(name)
     declared = {each.name: vars(found)[each.name] for each in fields(Solver)}
+    if handed(name):
+        digest = digest_of_file(name)
+    else:
+        function = found.function
+        file = inspect.getsourcefile(function.func if isinstance(function, partial) else function)
+        digest = hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()[:16]
     solver = SettledSolver(
         **declared,
         name=name.rpartition(":")[2].replace("_", "-") if in_file else name,
-        digest=digest_of_file(name) if handed(name) else _source_digest(found.function),
+        digest=digest,
         source=name if in_file else "",
         is_foreign=name not in SOLVERS,
     )
     return solver.settled(settings, arguments)
-
-
-def _require_all(label: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
-    for key, parameter in wanted.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise KoderzError(f"the solver {label} takes {key} by position only; take away the / in its signature")
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise KoderzError(f"the solver {label} takes *{key}; name the parameters, so that they can be given")
-        if key not in HANDLES and key not in given and parameter.default is parameter.empty:
-            raise KoderzError(f"the solver {label} needs --solver-arg {key}=…")
 
 
 def _read_as(default: Any, setting: Any, key: str, text: str) -> Any:
@@ -133,9 +139,3 @@ def _read_as(default: Any, setting: Any, key: str, text: str) -> Any:
         except ValueError:
             raise KoderzError(f"--solver-arg {key}={text}: not a number") from None
     return text
-
-
-def _source_digest(function: Callable[..., Any]) -> str:
-    file = inspect.getsourcefile(function.func if isinstance(function, partial) else function)
-    data = Path(file).read_bytes() if file else b""
-    return hashlib.sha256(data).hexdigest()[:16]

@@ -32,25 +32,21 @@ SUITES: Registry[type[Suite]] = Registry("suite", "suites", _as_class)
 def load_suite(name: str, dataset: Path | None = None, settings: Settings | None = None) -> Suite:
     """A suite with its tasks. Raises KoderzError for an unknown one, or naming the line of a malformed row."""
     if SUITES.is_file(name):
-        return _suite_in_file(name, dataset)
+        from koderz.suites.plain import suite_class_of
+
+        what = f"--suite {name}"
+        found = find_in_file("--suite", name)
+        try:
+            suite = suite_class_of(found, what).load(SuiteSource(dataset))
+        except KoderzError:
+            raise
+        except Exception as error:  # the user's own code may do anything
+            raise KoderzError(f"{what}: {type(error).__name__}: {error}{raised_at(error)}") from error
+        return _checked(suite, what)
     seed = settings.seed if settings else 0
     options, sandbox = SUITES.options_in(name, settings), settings.sandbox if settings else ""
     source = SuiteSource(dataset or added_dataset(name), options, seed, sandbox=sandbox)
     return _checked(SUITES.load(name).load(source), f"the suite {name}")
-
-
-def _suite_in_file(name: str, dataset: Path | None) -> Suite:
-    from koderz.suites.plain import suite_class_of
-
-    what = f"--suite {name}"
-    found = find_in_file("--suite", name)
-    try:
-        suite = suite_class_of(found, what).load(SuiteSource(dataset))
-    except KoderzError:
-        raise
-    except Exception as error:  # the user's own code may do anything
-        raise KoderzError(f"{what}: {type(error).__name__}: {error}{raised_at(error)}") from error
-    return _checked(suite, what)
 
 
 def _checked(suite: Suite, what: str) -> Suite:

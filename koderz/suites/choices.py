@@ -50,9 +50,21 @@ def truthful_choice(row: Row, seed: int) -> ChoiceQuestion:
     Raises KoderzError for an invalid row.
     """
     if "Question" in row.fields:
-        question, best, wrong = row.text("Question"), row.text("Best Answer"), _split(row.text("Incorrect Answers"))
+        question, best, wrong = (
+            row.text("Question"),
+            row.text("Best Answer"),
+            [text.strip() for text in row.text("Incorrect Answers").split(";") if text.strip()],
+        )
     elif "mc1_targets" in row.fields:
-        question, best, wrong = row.text("question"), *_mc1(row)
+        targets = _struct(row, "mc1_targets", "choices")
+        choices, labels = targets["choices"], row.fields["mc1_targets"].get("labels")
+        if not isinstance(labels, list) or len(labels) != len(choices) or labels.count(1) != 1:
+            raise row.error("the field 'mc1_targets' has to hold a label for each choice, one of them 1")
+        right = labels.index(1)
+        question, best, wrong = (
+            row.text("question"),
+            *(choices[right], [choice for number, choice in enumerate(choices) if number != right]),
+        )
     else:
         question, best, wrong = row.text("question"), row.text("best_answer"), row.texts("incorrect_answers")
     if not wrong or len(wrong) >= len(LETTERS):
@@ -61,24 +73,11 @@ def truthful_choice(row: Row, seed: int) -> ChoiceQuestion:
     return ChoiceQuestion(question, options, label)
 
 
-def _mc1(row: Row) -> tuple[str, list[str]]:
-    targets = _struct(row, "mc1_targets", "choices")
-    choices, labels = targets["choices"], row.fields["mc1_targets"].get("labels")
-    if not isinstance(labels, list) or len(labels) != len(choices) or labels.count(1) != 1:
-        raise row.error("the field 'mc1_targets' has to hold a label for each choice, one of them 1")
-    right = labels.index(1)
-    return choices[right], [choice for number, choice in enumerate(choices) if number != right]
-
-
 def drawn_order(right: str, wrong: Sequence[str], seed: int, question: str) -> tuple[dict[str, str], str]:
     """Options in an order determined by the seed and the texts, and the label of the right one."""
     texts = sorted({right, *wrong})
     random.Random(f"{seed} {question} {texts}").shuffle(texts)  # noqa: S311 repeatable on purpose
     return dict(zip(LETTERS, texts, strict=False)), LETTERS[texts.index(right)]
-
-
-def _split(joined: str) -> list[str]:
-    return [text.strip() for text in joined.split(";") if text.strip()]
 
 
 def _struct(row: Row, name: str, *lists: str) -> dict[str, list[str]]:

@@ -142,8 +142,16 @@ def number_in(reply: str) -> str | None:
     last. Of several in the first two it is the result of the equation, else the first. A minus counts where it stands
     directly before the number and not after a digit or a letter: `5-10` ends in 10.
     """
-    text = _normal(reply)
-    for answer in (_marked(text), last_boxed(text)):
+    # ASCII digits and signs, and a comma for every other separator of thousands.
+    text = reply.translate(_PLAIN).replace(r"\$", "$")
+    if not text.isascii():
+        text = re.sub(r"(?![0-9])\d", lambda digit: str(unicodedata.digit(digit[0])), text)
+    text = _POWER_OF_TEN.sub(r"e\1", _SEPARATOR.sub(",", text))
+    # What follows the last `####`, unless that is the heading of a section with more text.
+    _, mark, after = text.rpartition("####")
+    _, _, later = after.partition("\n")
+    marked = "" if not mark or (_HEADING.match(after) and _NUMBER.search(later)) else after
+    for answer in (marked, last_boxed(text)):
         if number := _answered(answer):
             return number
     found = None
@@ -177,21 +185,6 @@ def last_boxed(text: str) -> str:
         if depth == 0:
             return text[start:end]
     return text[start:]
-
-
-def _normal(reply: str) -> str:
-    """The reply with ASCII digits and signs, and a comma for every other separator of thousands."""
-    text = reply.translate(_PLAIN).replace(r"\$", "$")
-    if not text.isascii():
-        text = re.sub(r"(?![0-9])\d", lambda digit: str(unicodedata.digit(digit[0])), text)
-    return _POWER_OF_TEN.sub(r"e\1", _SEPARATOR.sub(",", text))
-
-
-def _marked(text: str) -> str:
-    """The text after the last `####` of a reply; empty if that is the heading of a section with more text."""
-    _, mark, after = text.rpartition("####")
-    _, _, later = after.partition("\n")
-    return "" if not mark or (_HEADING.match(after) and _NUMBER.search(later)) else after
 
 
 def _answered(answer: str) -> str | None:

@@ -39,26 +39,27 @@ def read_rows(path: Path, skip: Skip | None = None, data: bytes | None = None) -
     handed to it and left out. `data`: the content of the file, if it was read before.
     """
     if kind_of(path) == ".parquet":
-        yield from _of_parquet(path, data)
+        number = 0
+        with opened_parquet(path, data=data) as file:
+            for batch in file.iter_batches(batch_size=1000):
+                for fields in batch.to_pylist():
+                    yield Row(f"{path}, row {number}", fields)
+                    number += 1
         return
     with opened(path, data=data) as file:
-        yield from _of_texts(file, path, skip)
-
-
-def _of_texts(file: File, path: Path, skip: Skip | None) -> Iterator[Row]:
-    head, kind = file.peek(_HEAD), kind_of(path)
-    encoding = json.detect_encoding(head[:4])
-    begin = head.decode(encoding, "ignore").lstrip(_BLANK)[:1]
-    if kind in (".csv", ".tsv") or (not kind and begin not in ("", "{", "[") and skip is None):
-        text = decoded(_whole(file, path), path, encoding=encoding)
-        if not kind and not any(_fit(text, each)[0] for each in _DELIMITERS):
-            raise KoderzError(f"{path}, line 1: not JSON, nor a table with several columns")
-        yield from _of_csv(text, path)
-    elif encoding.startswith("utf-8"):
-        yield from _of_json(_decoded(lines_of(file, path), path), path, skip)
-    else:  # which ends its lines within a character
-        lines = decoded(_whole(file, path), path, encoding=encoding).split("\n")
-        yield from _of_json(enumerate((line.strip(_BLANK) for line in lines), 1), path, skip)
+        head, kind = file.peek(_HEAD), kind_of(path)
+        encoding = json.detect_encoding(head[:4])
+        begin = head.decode(encoding, "ignore").lstrip(_BLANK)[:1]
+        if kind in (".csv", ".tsv") or (not kind and begin not in ("", "{", "[") and skip is None):
+            text = decoded(_whole(file, path), path, encoding=encoding)
+            if not kind and not any(_fit(text, each)[0] for each in _DELIMITERS):
+                raise KoderzError(f"{path}, line 1: not JSON, nor a table with several columns")
+            yield from _of_csv(text, path)
+        elif encoding.startswith("utf-8"):
+            yield from _of_json(_decoded(lines_of(file, path), path), path, skip)
+        else:  # which ends its lines within a character
+            lines = decoded(_whole(file, path), path, encoding=encoding).split("\n")
+            yield from _of_json(enumerate((line.strip(_BLANK) for line in lines), 1), path, skip)
 
 
 def _whole(file: File, path: Path) -> bytes:
@@ -176,15 +177,6 @@ def _unquoted(cell: str) -> str:
     inner = cell[1:-1].replace('""', "")
     is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in inner
     return cell[1:-1].replace('""', '"') if is_quoted else cell
-
-
-def _of_parquet(path: Path, data: bytes | None) -> Iterator[Row]:
-    number = 0
-    with opened_parquet(path, data=data) as file:
-        for batch in file.iter_batches(batch_size=1000):
-            for fields in batch.to_pylist():
-                yield Row(f"{path}, row {number}", fields)
-                number += 1
 
 
 @contextmanager

@@ -463,13 +463,10 @@ def context(store: Store, project: str | None, query: str | None, form: str, vec
         shown.update(each.memory.id for each in found)
     if form == "raw":
         return orjson.dumps({title: [m.as_dict() for m in memories] for title, memories in distinct.items()}).decode()
-    return _markdown(distinct, whole=form == "detailed")
-
-
-def _markdown(sections: dict[str, list[Memory]], *, whole: bool) -> str:
+    whole = form == "detailed"
     parts = [
         f"## {title}\n" + "\n".join(_line(memory, whole) for memory in memories)
-        for title, memories in sections.items()
+        for title, memories in distinct.items()
         if memories
     ]
     return "\n\n".join(parts) or "Nothing is remembered yet."

@@ -47,7 +47,12 @@ def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -
     with explained(path):
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
-            _prepare(connection, path, timeout)
+            version = _version(connection, path)
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA cache_size = -65536")  # KiB
+            if version < len(MIGRATIONS):
+                _switch_to_wal(connection, timeout)
+                migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -92,15 +97,6 @@ def _explain(path: Path, error: sqlite3.Error) -> StoreDown:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or unreadable:
         return StoreDamaged(path, str(error))
     return StoreDown(f"the memory store {path}: {error}")
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
-    version = _version(connection, path)
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA cache_size = -65536")  # KiB
-    if version < len(MIGRATIONS):
-        _switch_to_wal(connection, timeout)
-        migrate(connection)
 
 
 def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal
 
@@ -72,7 +72,11 @@ def line_of(memory: Mapping[str, Any]) -> str:
     tags, told = memory["tags"], memory["metadata"]
     if "result" in tags and told.get("problem_id"):
         names = [told["problem_id"], told.get("arm") or told.get("solver"), told.get("model")]
-        facts = [outcome_of(told), *_figures(told)]
+        facts = [outcome_of(told)]
+        if isinstance(score := told.get("score"), int | float):
+            facts.append(f"score {score:.4g}")
+        if told.get("sample"):
+            facts.append(f"sample {told['sample']}")
     elif "benchmark_run" in tags and told.get("benchmark_run_id"):
         names = [told["benchmark_run_id"], told.get("mode"), told.get("model")]
         rates = [*_rates(_summary(memory))]
@@ -80,7 +84,15 @@ def line_of(memory: Mapping[str, Any]) -> str:
         facts = [told.get("status"), *rates[:_NAMED], *more]
     else:
         names, facts = [memory["title"]], [memory["category"]]
-    return _fitted(f"#{memory['id']}", [*names, *facts], memory["created_at"][:16].replace("T", " "))
+    # Where the line is too long, its longest parts lose their middle.
+    first = f"#{memory['id']}"
+    last = memory["created_at"][:16].replace("T", " ")
+    words = [" ".join(str(part).split()) for part in [*names, *facts] if part]
+    while (over := len(" · ".join([first, *words, last])) - LINE) > 0:
+        word = max(words, key=len)
+        kept = max(_LEAST, len(word) - over - 1)
+        words[words.index(word)] = f"{word[: kept - kept // 2]}…{word[len(word) - kept // 2 :]}"
+    return " · ".join([first, *words, last])
 
 
 def lesson_of(memory: Mapping[str, Any]) -> str:
@@ -168,23 +180,6 @@ def outcome_of(told: Mapping[str, Any]) -> str:
     attempts = told.get("iterations")
     after = f" after {attempts} attempts" if attempts not in (None, 0, 1) else ""
     return f"{told.get('verdict') or words.get(str(told.get('success')), 'fault')}{cause}{after}"
-
-
-def _figures(told: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(score := told.get("score"), int | float):
-        yield f"score {score:.4g}"
-    if told.get("sample"):
-        yield f"sample {told['sample']}"
-
-
-def _fitted(first: str, parts: Sequence[Any], last: str) -> str:
-    """The parts in a line; where it is too long, the longest of them lose their middle."""
-    words = [" ".join(str(part).split()) for part in parts if part]
-    while (over := len(" · ".join([first, *words, last])) - LINE) > 0:
-        word = max(words, key=len)
-        kept = max(_LEAST, len(word) - over - 1)
-        words[words.index(word)] = f"{word[: kept - kept // 2]}…{word[len(word) - kept // 2 :]}"
-    return " · ".join([first, *words, last])
 
 
 def cut(text: str, most: int) -> str:

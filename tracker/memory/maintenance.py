@@ -70,7 +70,12 @@ def _is_everything(store: Store, wanted: Filter, free: Sequence[Memory]) -> bool
 
 def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
     """Merges memories of equal content and tidies the text index; in a dry run lists them."""
-    groups = [group for group in _duplicates(store) if len(group) > 1]
+    groups = []
+    for (ids,) in store.rows(sql.DUPLICATES):
+        alike = [memory for id in sorted(map(int, ids.split(","))) if (memory := store.get(id))]
+        group = [memory for memory in alike if not memory.is_protected]
+        if len(group) > 1:
+            groups.append(group)
     if not dry_run:
         for first, *others in groups:
             tags = dict.fromkeys(tag for memory in (first, *others) for tag in memory.tags)
@@ -133,12 +138,6 @@ def rebuild(path: Path, environ: Mapping[str, str]) -> Path | None:
 def _holds_all(memory: Memory, words: Sequence[str]) -> bool:
     text = folded(f"{memory.title}\n{' '.join(memory.tags)}\n{memory.content}")
     return all(holds(text, word) for word in words)
-
-
-def _duplicates(store: Store) -> list[list[Memory]]:
-    groups = (map(int, ids.split(",")) for (ids,) in store.rows(sql.DUPLICATES))
-    found = ([memory for id in sorted(group) if (memory := store.get(id))] for group in groups)
-    return [[memory for memory in group if not memory.is_protected] for group in found]
 
 
 def _files(path: Path) -> list[Path]:

@@ -94,12 +94,16 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
     choose("importance", draft.importance, tuple(IMPORTANCE))
     if not _text("title", draft.title).strip():
         raise InvalidMemory("a memory needs a title")
+    try:
+        metadata: dict[str, Any] = orjson.loads(orjson.dumps(dict(draft.metadata)))
+    except (TypeError, ValueError) as error:
+        raise InvalidMemory(f"metadata has to be a JSON object: {error}") from None
     return replace(
         draft,
         title=scrubber.text(_text("title", draft.title)),
         content=scrubber.text(_text("content", draft.content)),
         tags=list(dict.fromkeys(map(scrubber.text, distinct_tags(draft.tags)))),
-        metadata=scrubber.value(_metadata(draft.metadata)),
+        metadata=scrubber.value(metadata),
         project=None if draft.project is None else _text("project", draft.project),
         key=None if draft.key is None else _text("key", draft.key),
         salience=IMPORTANCE[draft.importance] if draft.salience is None else draft.salience,
@@ -183,14 +187,6 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidMemory(f"{name} has to be text, not {type(value).__name__}")
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-
-
-def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        copied: dict[str, Any] = orjson.loads(orjson.dumps(dict(metadata)))
-    except (TypeError, ValueError) as error:
-        raise InvalidMemory(f"metadata has to be a JSON object: {error}") from None
-    return copied
 
 
 _TELLING = re.compile(

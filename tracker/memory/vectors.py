@@ -106,7 +106,25 @@ class StaticModel:
     @cached_property
     def _loaded(self) -> _Loaded:
         try:
-            return _load(self._folder)
+            import numpy as np
+            from tokenizers import Tokenizer
+
+            read = (self._folder / "tokenizers" / "l2_supercat_tokenizer_config.json").read_bytes()
+            tokenizer = Tokenizer.from_str(read.decode())
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            with (self._folder / "weights" / "l2_supercat_256.safetensors").open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            begin = 8 + int.from_bytes(data[:8], "little")
+            told = orjson.loads(data[8:begin])["embedding.weight"]
+            start, end = told["data_offsets"]
+            kind = {"F16": "<f2", "F32": "<f4"}[told["dtype"]]
+            table = np.frombuffer(data, kind, (end - start) // np.dtype(kind).itemsize, begin + start).reshape(
+                told["shape"]
+            )
+            digest = hashlib.sha256(read)
+            digest.update(data)
+            return _Loaded(f"l2_supercat_256 {digest.hexdigest()[:16]}", tokenizer, table)
         except Exception as error:  # noqa: BLE001 the tokenizer raises nothing more precise
             raise NoVectors(f"the model of {self._folder} can't be read ({error})") from None
 
@@ -115,26 +133,6 @@ class _Loaded(NamedTuple):
     name: str
     tokenizer: Tokenizer
     table: NDArray[np.float16]
-
-
-def _load(folder: Path) -> _Loaded:
-    import numpy as np
-    from tokenizers import Tokenizer
-
-    read = (folder / "tokenizers" / "l2_supercat_tokenizer_config.json").read_bytes()
-    tokenizer = Tokenizer.from_str(read.decode())
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    with (folder / "weights" / "l2_supercat_256.safetensors").open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    begin = 8 + int.from_bytes(data[:8], "little")
-    told = orjson.loads(data[8:begin])["embedding.weight"]
-    start, end = told["data_offsets"]
-    kind = {"F16": "<f2", "F32": "<f4"}[told["dtype"]]
-    table = np.frombuffer(data, kind, (end - start) // np.dtype(kind).itemsize, begin + start).reshape(told["shape"])
-    digest = hashlib.sha256(read)
-    digest.update(data)
-    return _Loaded(f"l2_supercat_256 {digest.hexdigest()[:16]}", tokenizer, table)
 
 
 class Vectors:

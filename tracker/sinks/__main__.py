@@ -43,7 +43,11 @@ def main() -> None:
     queue = Queue(results, environment)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    _lower_priority()
+    # Runs have the processor first. A session of its own has, on many Linux systems, a share of its own too, within
+    # which alone niceness counts; but that share can be set as well (autogroup, sched(7)).
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
     threading.Thread(target=_beat, args=[queue.folder / BEAT], daemon=True).start()
     with contextlib.suppress(OSError, Timeout):  # the folder is gone, or another process does the jobs
         while queue.entries() and not stopping.is_set():
@@ -140,17 +144,6 @@ def _beat(path: Path) -> None:
         with contextlib.suppress(OSError):  # the folder is gone
             path.touch()
         time.sleep(BEAT_EVERY)
-
-
-def _lower_priority() -> None:
-    """Lowers the priority of this process, so that runs have the processor first.
-
-    A session of its own has, on many Linux systems, a share of its own too, within which alone niceness counts; but
-    that share can be set as well.
-    """
-    os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
 
 
 @contextlib.contextmanager

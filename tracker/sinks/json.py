@@ -50,23 +50,19 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
     for item in fields(summary):
         value = getattr(summary, item.name)
         if item.name == "arms":
-            yield from _arm_entries(summary)
+            # The arms of a mode stand under the older keys of the schema, too.
+            if len(summary.arms) == 1:
+                (arm,) = summary.arms.values()
+                yield "results", arm.results
+                yield "summary", _figures(arm)
+            elif summary.arms.keys() == {"zero-shot", "iterative"}:
+                yield "zero_shot", summary.arms["zero-shot"]
+                yield "iterative", summary.arms["iterative"]
+            yield "arms", summary.arms
         elif item.name == "parts":
             yield from value.items()
         elif value or item.name not in _SELDOM:
             yield item.name, value
-
-
-def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
-    """Each arm under `arms` by name; the arms of a mode also under the older keys of the schema."""
-    if len(summary.arms) == 1:
-        (arm,) = summary.arms.values()
-        yield "results", arm.results
-        yield "summary", _figures(arm)
-    elif summary.arms.keys() == {"zero-shot", "iterative"}:
-        yield "zero_shot", summary.arms["zero-shot"]
-        yield "iterative", summary.arms["iterative"]
-    yield "arms", summary.arms
 
 
 def _figures(arm: ArmResults) -> Mapping[str, Any]:

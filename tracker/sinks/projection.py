@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate, islice
@@ -82,7 +82,12 @@ class Projection:
             self._sink = self._sink or open_sink(self.name, self._source())
             started = time.monotonic()
             self._sink.take(records)
-            self._size = _next_size(self._size, time.monotonic() - started)
+            # The next batch is to be large enough to be cheap, and small enough to show progress.
+            seconds = time.monotonic() - started
+            if seconds < _QUICK:
+                self._size = min(2 * self._size, _LARGEST)
+            elif seconds > _SLOW:
+                self._size = max(self._size // 2, 1)
         for _ in spans:
             self._left.popleft()
         state: State = "behind" if self._left else "up to date"
@@ -104,7 +109,11 @@ class Projection:
         options = {**before.options, **_own(self.name, self._given)}
         self._stories = Stories(self.folder, self._environ)
         spans = [entry.span for entry in self._stories.refresh()]
-        at = 0 if is_outdated(before, self.name, self._given) else _boundary(spans, before.bytes)
+        at = 0
+        if before.bytes and not is_outdated(before, self.name, self._given):
+            # It goes on after the lines that end by its byte, and anew unless a line ends exactly there.
+            ends = (number for number, span in enumerate(spans, 1) if sum(span) == before.bytes)
+            at = next(ends, 0)
         self._left = deque(spans[at:])
         self._standing = replace(before, bytes=before.bytes if at else 0, records=at, options=options)
 
@@ -173,17 +182,3 @@ def as_down() -> Iterator[None]:
         raise KoderzError(f"it can't be loaded: {error}") from error
     except Exception as error:  # a sink may be anybody's code
         raise SinkFailed(f"{type(error).__name__}: {error}") from error
-
-
-def _next_size(size: int, seconds: float) -> int:
-    """The size of the next batch: large enough to be cheap, small enough to show progress."""
-    if seconds < _QUICK:
-        return min(2 * size, _LARGEST)
-    return max(size // 2, 1) if seconds > _SLOW else size
-
-
-def _boundary(spans: Sequence[tuple[int, int]], end: int) -> int:
-    """The number of lines that end by byte `end`; 0 unless a line ends exactly there."""
-    if not end:
-        return 0
-    return next((number for number, span in enumerate(spans, 1) if sum(span) == end), 0)

@@ -70,7 +70,12 @@ def reader_of(path: Path) -> Reader | None:
     """
     try:
         if path.is_dir():
-            return _of_folder(path)
+            for name, reader in _BY_FILES:
+                if next(path.glob(name), None):
+                    return reader
+            files = [path / "result.json", *harbor.trials_in(path)[:1]]
+            is_job = any(_of_json(file) is harbor.read_job for file in files if file.exists())
+            return harbor.read_job if is_job else None
         if path.suffix == ".json":
             return _of_json(path)
         if path.suffix == ".jsonl":
@@ -83,18 +88,6 @@ def reader_of(path: Path) -> Reader | None:
     except OSError:
         pass
     return None
-
-
-def _of_folder(folder: Path) -> Reader | None:
-    for name, reader in _BY_FILES:
-        if next(folder.glob(name), None):
-            return reader
-    is_job = any(
-        _of_json(path) is harbor.read_job
-        for path in [folder / "result.json", *harbor.trials_in(folder)[:1]]
-        if path.exists()
-    )
-    return harbor.read_job if is_job else None
 
 
 def _of_json(path: Path) -> Reader | None:

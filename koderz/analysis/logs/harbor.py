@@ -34,8 +34,9 @@ def read_job(path: Path) -> Log:
     sources = sorted({text(trial.get("source")) for trial in trials} - {""})
     graded = sum(row.value is not None and bool(row.note) for row in rows)
     notes = [f"{graded} trials ended in an exception and have a reward all the same, by which they count."]
+    version = next((text(trial["harbor_version"]) for trial in trials if "harbor_version" in trial), "")
     return Log(
-        tool=f"Harbor {_version(trials)}".strip(),
+        tool=f"Harbor {version}".strip(),
         suite="+".join(sources) or "harbor",
         model=", ".join(sorted({model for _, model in agents} - {""})) or "unknown",
         rows=rows,
@@ -49,10 +50,6 @@ def read_job(path: Path) -> Log:
 
 def _about(trial: Mapping[str, Any]) -> dict[str, Any]:
     return table(trial.get("agent_info"))
-
-
-def _version(trials: list[dict[str, Any]]) -> str:
-    return next((text(trial["harbor_version"]) for trial in trials if "harbor_version" in trial), "")
 
 
 def _agent(trial: Mapping[str, Any]) -> tuple[str, str]:

@@ -99,7 +99,12 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
 
 def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list[Mark]]:
     """The axis label, its ticks, and marks at the left, for success rates."""
-    return "passed, per cent", _PER_CENT, [_rate(entry, 0.0, _tooltip(entry)) for entry in entries]
+    marks = []
+    for entry in entries:
+        figures, hollow = entry.figures, not entry.is_complete
+        tooltip = f"{entry.name} {figures.rate:.1f}% ({figures.interval_text})"
+        marks.append(Mark(0.0, figures.rate, entry.colour, hollow, figures.success_rate_interval, tooltip))
+    return "passed, per cent", _PER_CENT, marks
 
 
 def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
@@ -149,7 +154,12 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
 
 def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
     """A plot of a measure with intervals over time; a line joins the values of one arm on the same tasks."""
-    moments = [_moment(entry) for entry in entries]
+    moments = []
+    for entry in entries:
+        try:
+            moments.append(datetime.fromisoformat(entry.run.start_time).replace(tzinfo=None))
+        except ValueError:  # an old file may not say
+            moments.append(datetime(1970, 1, 2))
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = {
@@ -262,17 +272,6 @@ def amount(value: float, *, priced: bool) -> str:
     return f"${value:,.3g}" if value >= 0.0001 else f"${value:.2g}"
 
 
-def _moment(entry: Entry) -> datetime:
-    try:
-        return datetime.fromisoformat(entry.run.start_time).replace(tzinfo=None)
-    except ValueError:  # an old file may not say
-        return datetime(1970, 1, 2)
-
-
-def _tooltip(entry: Entry) -> str:
-    return f"{entry.name} {entry.figures.rate:.1f}% ({entry.figures.interval_text})"
-
-
 def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
     head = f"within {number} attempt{'' if number == 1 else 's'}"
     return _few([head, *(f"{entry.name} {rate:.1f}%" for entry, rate in rates)])
@@ -281,11 +280,6 @@ def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
 def _few(lines: Sequence[str]) -> str:
     left_out = len(lines) - _MOST_TOLD
     return "\n".join([*lines[:_MOST_TOLD], *([f"and {left_out} more, in the table below"] if left_out > 0 else [])])
-
-
-def _rate(entry: Entry, x: float, told: str) -> Mark:
-    figures = entry.figures
-    return Mark(x, figures.rate, entry.colour, not entry.is_complete, figures.success_rate_interval, told)
 
 
 def _bands(marks: Sequence[Mark]) -> list[Band]:
@@ -342,7 +336,9 @@ class Scale:
     def ticks(self) -> list[float]:
         """A few round values in its range, none below zero unless a value is."""
         if not self.logarithmic:
-            step = _round_step((self._high - self._low) / _MOST_TICKS)
+            least = (self._high - self._low) / _MOST_TICKS
+            power: float = 10.0 ** math.floor(math.log10(least))
+            step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
             first = math.ceil(max(self._low, self._least) / step)
             return [step * n for n in range(first, math.floor(self._high / step) + 1)]
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
@@ -356,11 +352,6 @@ class Scale:
 
     def _on(self, value: float) -> float:
         return math.log10(value) if self.logarithmic else value
-
-
-def _round_step(least: float) -> float:
-    power: float = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
 
 
 def dates(scale: Scale, first: datetime, last: datetime) -> list[tuple[float, str]]:
@@ -384,7 +375,12 @@ def strips(drawn: Spreads, experiment_id: str = "") -> Iterator[Text]:
         scale = scale_of(Spreads(drawn.title, drawn.label, shown, drawn.limits))
         width = max(len(each.label) for each in shown)
         yield Text(drawn.title)
-        yield Text(f"{'':{width}}  {_strip_ticks(scale)}".rstrip())
+        line = " " * _WIDTH
+        for tick in scale.ticks():
+            at, text = _column(tick, scale), f"{tick:.4g}"
+            if at + len(text) <= _WIDTH and not line[max(0, at - 1) : at + len(text) + 1].strip():
+                line = line[:at] + text + line[at + len(text) :]
+        yield Text(f"{'':{width}}   {line} ".rstrip())
         yield from (Text(f"{each.label:{width}}  {_strip(each, drawn, scale)}") for each in shown)
 
 
@@ -401,15 +397,6 @@ def _strip(spread: Spread, drawn: Spreads, scale: Scale) -> str:
         cells[low], cells[high] = "├", "┤"
     cells[_column(spread.value, scale)] = "●"
     return f"│{''.join(cells)}│"
-
-
-def _strip_ticks(scale: Scale) -> str:
-    line = " " * _WIDTH
-    for tick in scale.ticks():
-        at, text = _column(tick, scale), f"{tick:.4g}"
-        if at + len(text) <= _WIDTH and not line[max(0, at - 1) : at + len(text) + 1].strip():
-            line = line[:at] + text + line[at + len(text) :]
-    return f" {line} "
 
 
 def _column(value: float, scale: Scale) -> int:

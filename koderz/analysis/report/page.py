@@ -77,6 +77,15 @@ class Pages:
         environment.globals.update(steps=steps, spreads=spreads, shapes=_SHAPES)
         environment.filters["whole"] = _whole
         script = _file("report.js")
+        view = self._view
+        located = sum(row.chunk is not None for row in view.rows)
+        if all(run.folder is None for run in view.runs):
+            coverage = "Stories are in the journals of these runs, which weren't at hand when it was made."
+        elif located == len(view.rows):
+            coverage = "Every experiment's story is in it."
+        else:
+            part = f"{located:,} of {len(view.rows):,} stories are in it, those of failures first"
+            coverage = f"{part}; the others name their command."
         page = environment.get_template("report.html.j2").render(
             **self._values(),
             style=_ours(_file("report.css")),
@@ -84,7 +93,7 @@ class Pages:
             script_hash=_ours(f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"),
             data=_ours(packed_json(_data(self._view, self._maps, self._comparisons))),
             chunks=[_ours(chunk) for chunk in chunks],
-            told=_coverage(self._view),
+            told=coverage,
         )
         return page.encode("utf-8", "backslashreplace")
 
@@ -92,6 +101,21 @@ class Pages:
         view = self._view
         newest = list(reversed(view.judged))
         strips = [strip for found in self._maps for strip in found.strips]
+        # Names of what the suites measure besides success, each entry's averages with their
+        # intervals, and by which methods.
+        names = (
+            {entry.measure.name for entry in newest} if len({entry.measure.name for entry in newest}) == 1 else set()
+        )
+        known = {name: measure for name, measure in measured(newest).items() if name not in names}
+        means = [mean for entry in newest for name, mean in entry.figures.measures.items() if name in known]
+        methods = sorted({mean.interval_method for mean in means if mean.interval_method})
+        rows = [
+            (
+                entry,
+                [average(mean, known[name]) if (mean := entry.figures.measures.get(name)) else "–" for name in known],
+            )
+            for entry in newest
+        ]
         return {
             "title": _title(view),
             "subtitle": _subtitle(view),
@@ -106,7 +130,7 @@ class Pages:
             "has_rates": all(entry.measure is SUCCESS for entry in newest),
             "passed": _head_of_passes(newest),
             "iterating": [e for e in shown_in("iterations", newest) if e.figures.avg_iterations is not None],
-            "measures": _measures(newest),
+            "measures": (list(known), rows, " or ".join(methods)),
             "broken_down": [
                 (run.name, HEADER, list(breakdown_rows(run.breakdown))) for run in view.runs if run.breakdown
             ],
@@ -182,21 +206,6 @@ def _notes(view: View) -> list[str]:
     return notes
 
 
-def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, list[str]]], str]:
-    """Names of what the suites measure besides success, each entry's averages with their intervals, and by which
-    methods.
-    """
-    names = {entry.measure.name for entry in entries} if len({entry.measure.name for entry in entries}) == 1 else set()
-    known = {name: measure for name, measure in measured(entries).items() if name not in names}
-    means = [mean for entry in entries for name, mean in entry.figures.measures.items() if name in known]
-    methods = sorted({mean.interval_method for mean in means if mean.interval_method})
-    rows = [
-        (entry, [average(mean, known[name]) if (mean := entry.figures.measures.get(name)) else "–" for name in known])
-        for entry in entries
-    ]
-    return list(known), rows, " or ".join(methods)
-
-
 def _cards(view: View) -> list[Entry]:
     """The headline entries with values of their own measure, the best of each measure first."""
     chosen = headline(view.judged)
@@ -209,17 +218,6 @@ def _head_of_passes(entries: Sequence[Entry]) -> str:
     if len(words) == 1:
         return words.pop().capitalize()
     return "Passed" if words else ""
-
-
-def _coverage(view: View) -> str:
-    located = sum(row.chunk is not None for row in view.rows)
-    if all(run.folder is None for run in view.runs):
-        return "Stories are in the journals of these runs, which weren't at hand when it was made."
-    if located == len(view.rows):
-        return "Every experiment's story is in it."
-    return (
-        f"{located:,} of {len(view.rows):,} stories are in it, those of failures first; the others name their command."
-    )
 
 
 def _columns(view: View) -> list[tuple[str, str]]:

@@ -217,11 +217,15 @@ def decision_charts(runs: Sequence[Run]) -> Iterator[Chart]:
             f"decision-{number}", f"Decision: {title}", about + judged, _interval_plot(points, decision), heads, rows
         )
         limit = 1 / decision["alpha"]
+        up = Scale([limit, *(max(point[1], 1e-9) for point in points)])
+        lines = [[(point[0], max(point[1], 1e-9)) for point in points]]
+        across = _across(points)
+        mark = Mark(across.place(points[-1][0]), up.place(lines[0][-1][1]), _COLOUR, tooltip=f"{points[-1][1]:.3g}")
         yield Chart(
             f"evidence-{number}",
             f"Evidence: {title}",
             f"The e-value against no difference; from {limit:g} on, the dashed line, a difference is shown.{judged}",
-            _evidence_plot(points, limit),
+            _plot(points, across, up, lines, [limit], [mark], "e-value, logarithmic scale", "the evidence"),
             heads,
             rows,
         )
@@ -260,14 +264,6 @@ def _interval_plot(points: Sequence[Point], decision: Mapping[str, Any]) -> Plot
     )
     label = f"difference, {_unit(decision)}"
     return _plot(points, across, up, lines, levels, [mark], label, "the ends of its interval, and where it stopped")
-
-
-def _evidence_plot(points: Sequence[Point], limit: float) -> Plot:
-    up = Scale([limit, *(max(point[1], 1e-9) for point in points)])
-    lines = [[(point[0], max(point[1], 1e-9)) for point in points]]
-    across = _across(points)
-    mark = Mark(across.place(points[-1][0]), up.place(lines[0][-1][1]), _COLOUR, tooltip=f"{points[-1][1]:.3g}")
-    return _plot(points, across, up, lines, [limit], [mark], "e-value, logarithmic scale", "the evidence")
 
 
 def _across(points: Sequence[Point]) -> Scale:

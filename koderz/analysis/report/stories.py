@@ -45,7 +45,19 @@ def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] =
     `flipped`, numbers of entries with tasks, go first, then what was not passed, and tasks stay together. A run
     without a journal has no stories.
     """
-    readers = _readers(view)
+    # One reader for each run, by the numbers of its entries.
+    by_run: dict[str, _Reader] = {}
+    readers = {}
+    for number, entry in enumerate(view.entries):
+        folder = entry.run.folder
+        if folder is None:
+            continue
+        if entry.run.name not in by_run:
+            try:
+                by_run[entry.run.name] = _Reader(Experiments(folder))
+            except JournalError:  # the summary is whole all the same
+                continue
+        readers[number] = by_run[entry.run.name]
     wanted = [row for row in view.rows if row.entry in readers]
     wanted.sort(key=lambda row: _urgency(row, flipped))
     chunks: list[str] = []
@@ -69,23 +81,6 @@ def _urgency(row: Row, flipped: Collection[tuple[int, str]]) -> tuple[bool, bool
 def packed_json(value: object) -> str:
     """A value for the page's script: deflated JSON in base64, in which no character has a meaning in HTML."""
     return base64.b64encode(zlib.compress(orjson.dumps(value), 9)).decode()
-
-
-def _readers(view: View) -> dict[int, _Reader]:
-    """One reader for each run, by the numbers of its entries."""
-    by_run: dict[str, _Reader] = {}
-    found = {}
-    for number, entry in enumerate(view.entries):
-        folder = entry.run.folder
-        if folder is None:
-            continue
-        if entry.run.name not in by_run:
-            try:
-                by_run[entry.run.name] = _Reader(Experiments(folder))
-            except JournalError:  # the summary is whole all the same
-                continue
-        found[number] = by_run[entry.run.name]
-    return found
 
 
 class _Reader:

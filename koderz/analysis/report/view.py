@@ -147,8 +147,17 @@ class View:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> View:
         """The view of these runs. Arms without judged experiments are left out of the charts, not of the table."""
-        entries = _entries(sorted(runs, key=lambda run: run.start_time))
-        rows = [row for number, entry in enumerate(entries) for row in _rows(number, entry)]
+        sides = [side for run in sorted(runs, key=lambda run: run.start_time) for side in sides_of(run)]
+        colours: dict[tuple[str, str], int] = {}
+        entries = [
+            Entry(side.run, side.arm, title, colours.setdefault((side.model, side.arm), len(colours) % COLOURS + 1))
+            for side, title in zip(sides, _titles(sides), strict=True)
+        ]
+        rows = [
+            Row(number, result)
+            for number, entry in enumerate(entries)
+            for result in (*entry.results, *map(_unjudged, entry.run.faulted(entry.arm)))
+        ]
         return cls(runs, entries, rows)
 
     @property
@@ -215,15 +224,6 @@ def measured(entries: Sequence[Entry]) -> dict[str, Measure]:
 COLOURS = 8
 
 
-def _entries(runs: Sequence[Run]) -> list[Entry]:
-    sides = [side for run in runs for side in sides_of(run)]
-    colours: dict[tuple[str, str], int] = {}
-    return [
-        Entry(side.run, side.arm, title, colours.setdefault((side.model, side.arm), len(colours) % COLOURS + 1))
-        for side, title in zip(sides, _titles(sides), strict=True)
-    ]
-
-
 def _titles(sides: Sequence[Side]) -> list[str]:
     """For each side the shortest name that is unique: model and arm, then day, minute, id."""
     stages = [
@@ -248,10 +248,6 @@ def _name(side: Side) -> str:
 def named(side: Side) -> str:
     """The model and the arm; the arm alone if it names its model or asks none."""
     return side.arm if side.model == NOBODY or side.model in side.arm else f"{side.model} · {side.arm}"
-
-
-def _rows(number: int, entry: Entry) -> list[Row]:
-    return [Row(number, result) for result in (*entry.results, *map(_unjudged, entry.run.faulted(entry.arm)))]
 
 
 def _unjudged(fault: Mapping[str, Any]) -> Result:

@@ -25,7 +25,10 @@ def translated(body: Mapping[str, Any]) -> Translated:
     tools, dropped = [], []
     for tool in body.get("tools") or ():
         if isinstance(tool, dict) and isinstance(tool.get("input_schema"), dict):
-            tools.append(_offered(tool))
+            function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
+            tools.append(
+                {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
+            )
         else:
             dropped.append(f"tool {tool.get('name') or tool.get('type')}" if isinstance(tool, dict) else "tool")
     dropped += [name for name in body if name not in _TAKEN]
@@ -102,11 +105,6 @@ def error(status: int, message: str) -> dict[str, Any]:
             "message": message,
         },
     }
-
-
-def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
-    return {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
 
 
 def _blocks(content: Any) -> list[Any]:

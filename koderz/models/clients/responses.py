@@ -46,7 +46,11 @@ def translated(body: Mapping[str, Any]) -> Translated:
     for tool in _flat(body):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind in ("function", "custom"):
-            tools.append(_offered(tool))
+            parameters = tool.get("parameters") if tool["type"] == "function" else _FREE_TEXT
+            function = {"name": tool.get("name"), "parameters": parameters or {"type": "object", "properties": {}}}
+            tools.append(
+                {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
+            )
         else:
             dropped.append(f"tool {kind}")
     dropped += [name for name in body if name not in _TAKEN]
@@ -146,12 +150,6 @@ def _pieces(item: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any
                 {"type": f"{part}.done", **at, "part": each},
             ]
     return {**item, field: [], **({"status": "in_progress"} if "status" in item else {})}, told
-
-
-def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = tool.get("parameters") if tool["type"] == "function" else _FREE_TEXT
-    function = {"name": tool.get("name"), "parameters": parameters or {"type": "object", "properties": {}}}
-    return {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
 
 
 def _flat(body: Mapping[str, Any]) -> Iterator[Any]:

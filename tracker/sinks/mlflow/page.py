@@ -79,6 +79,14 @@ def milliseconds(time: str) -> int:
 
 def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str) -> Page:
     """The nested run of one experiment."""
+    if isinstance(outcome, Fault):
+        child_note = f"**Fault**, which says nothing about the model: {outcome.reason}"
+    else:
+        how = "passed" if outcome.success else f"did not pass ({outcome.cause or outcome.verdict})"
+        note = f" {outcome.note}" if outcome.note else ""
+        child_note = (
+            f"{outcome.problem_id} {how} after {outcome.iterations} attempt{'s' * (outcome.iterations != 1)}.{note}"
+        )
     tags = {
         **source_tags(plan),
         **cleaned_tag(*story),
@@ -93,14 +101,22 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         "koderz.cause": outcome.cause,
         "problem_id": outcome.problem_id,
         "mlflow.parentRunId": parent,
-        "mlflow.note.content": _child_note(outcome),
+        "mlflow.note.content": child_note,
+    }
+    params = {
+        "model": plan.config.get("local_model"),
+        "mode": plan.mode,
+        "solver": outcome.solver,
+        "problem": outcome.problem_id,
+        "sample": outcome.sample if plan.samples > 1 else None,
+        **{name: plan.config.get(name) for name in _CHILD_PARAMS},
     }
     return Page(
         name=child_name(plan, outcome),
         start=begun(story[0]),
         end=milliseconds(outcome.time),
         status="FAILED" if isinstance(outcome, Fault) else "FINISHED",
-        params=_child_params(plan, outcome),
+        params={name: as_param(value) for name, value in params.items() if value is not None},
         tags=tags,
         points=[*_attempt_points(story), *_outcome_points(plan, outcome)],
     )
@@ -171,26 +187,6 @@ def as_param(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     return orjson.dumps(value).decode()
-
-
-def _child_params(plan: Plan, outcome: Experiment | Fault) -> dict[str, str]:
-    params = {
-        "model": plan.config.get("local_model"),
-        "mode": plan.mode,
-        "solver": outcome.solver,
-        "problem": outcome.problem_id,
-        "sample": outcome.sample if plan.samples > 1 else None,
-        **{name: plan.config.get(name) for name in _CHILD_PARAMS},
-    }
-    return {name: as_param(value) for name, value in params.items() if value is not None}
-
-
-def _child_note(outcome: Experiment | Fault) -> str:
-    if isinstance(outcome, Fault):
-        return f"**Fault**, which says nothing about the model: {outcome.reason}"
-    how = "passed" if outcome.success else f"did not pass ({outcome.cause or outcome.verdict})"
-    note = f" {outcome.note}" if outcome.note else ""
-    return f"{outcome.problem_id} {how} after {outcome.iterations} attempt{'s' * (outcome.iterations != 1)}.{note}"
 
 
 def _outcome_points(plan: Plan, outcome: Experiment | Fault) -> Iterator[Point]:

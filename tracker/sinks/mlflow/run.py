@@ -334,12 +334,6 @@ def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield from _added({f"{name}/{key}": each for key, each in found.items()})
 
 
-def _all_figures(arm: ArmResults) -> dict[str, float | None]:
-    """The figures of the tags, the mean of each measure, and the figures that parts add."""
-    means = {f"mean/{name}": mean.mean for name, mean in arm.summary.measures.items()}
-    return {**_arm_figures(arm), **means, **dict(_added(arm.more))}
-
-
 def _note(plan: Plan, summary: Summary, arms: Sequence[str]) -> str:
     """The description of a run or an arm's run, in Markdown."""
     table = (_means if completes(plan) else _rates)({name: summary.arms[name] for name in arms})
@@ -383,5 +377,9 @@ def _rates(arms: Mapping[str, ArmResults]) -> Iterator[str]:
 
 def figures_file(summary: Summary, arms: Sequence[str]) -> bytes:
     """All figures of a run and of the named arms, as JSON."""
-    found = {"run": _run_figures(summary), "arms": {name: _all_figures(summary.arms[name]) for name in arms}}
-    return orjson.dumps(found, option=orjson.OPT_INDENT_2)
+    of_arms = {}
+    for name in arms:
+        arm = summary.arms[name]
+        means = {f"mean/{measure}": mean.mean for measure, mean in arm.summary.measures.items()}
+        of_arms[name] = {**_arm_figures(arm), **means, **dict(_added(arm.more))}
+    return orjson.dumps({"run": _run_figures(summary), "arms": of_arms}, option=orjson.OPT_INDENT_2)

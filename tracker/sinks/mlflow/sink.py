@@ -69,7 +69,14 @@ class MlflowSink(Sink):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
-        self._detail = _detail_of(source.plan.planned, source.options.get("mlflow_detail"))
+        detail = source.options.get("mlflow_detail")
+        if detail is None:
+            detail = "traces" if source.plan.planned <= _TRACES_UP_TO else "parent"
+        elif detail not in _DETAILS:
+            raise KoderzError(f"--mlflow-detail {detail}: choose one of {', '.join(_DETAILS)}")
+        else:
+            detail = _DETAILS[detail]
+        self._detail = detail
         self._results = source.folder.resolve().parent
         wanted = source.options.get("mlflow_experiment")
         self._target = target.target_of(self._results, source.plan.suite, source.environ, wanted)
@@ -333,15 +340,6 @@ def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment |
         if isinstance(outcome := story[length - 1], Experiment | Fault):
             return story[:length], outcome
     return (), None
-
-
-def _detail_of(planned: int, wanted: str | None) -> str:
-    """The level of detail that was asked for, else one that suits the number of experiments."""
-    if wanted is None:
-        return "traces" if planned <= _TRACES_UP_TO else "parent"
-    if wanted not in _DETAILS:
-        raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(_DETAILS)}")
-    return _DETAILS[wanted]
 
 
 _PROMPTS_FROM = 20  # experiments that are looked through for prompts

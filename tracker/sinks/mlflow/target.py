@@ -168,21 +168,17 @@ def check_target(uri: str) -> None:
     if is_server(uri):
         import httpx
 
-        url, trusted = f"{uri.rstrip('/')}/health", _certificates()
+        # MLflow, too, trusts a server by these certificates.
+        trusted = ssl.create_default_context()
+        for name in ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            if path := os.environ.get(name):
+                trusted.load_verify_locations(**{"capath" if Path(path).is_dir() else "cafile": path})
+        url = f"{uri.rstrip('/')}/health"
         answer = httpx.get(url, timeout=_CONNECT_SECONDS, verify=trusted, follow_redirects=True)
         if answer.is_error:
             raise OSError(f"error code {answer.status_code}: {answer.reason_phrase}")
     elif not uri.startswith("sqlite:"):
         check_database(uri)
-
-
-def _certificates() -> ssl.SSLContext:
-    """The certificates by which MLflow, too, trusts a server."""
-    trusted = ssl.create_default_context()
-    for name in ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        if path := os.environ.get(name):
-            trusted.load_verify_locations(**{"capath" if Path(path).is_dir() else "cafile": path})
-    return trusted
 
 
 def check_database(uri: str) -> None:

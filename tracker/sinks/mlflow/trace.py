@@ -52,24 +52,14 @@ def trace_of(
 
     name = trace_id(plan, place, outcome.experiment_id)
     start, end = begun(story[0]), milliseconds(outcome.time)
-    info = TraceInfo(
-        trace_id=name,
-        trace_location=TraceLocation.from_experiment_id(place),
-        request_time=start,
-        execution_duration=max(0, end - start),
-        state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
-        request_preview=_request_preview(plan, outcome),
-        response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
-        client_request_id=outcome.experiment_id,
-        trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
-        tags={key: clean(value)[:_TAG] for key, value in _trace_tags(plan, story, outcome).items()},
-        assessments=list(_assessments(plan, name, story, outcome, run)),
-    )
-    return info, [Span.from_dict(span) for span in _Spans(name, plan, story, outcome).all()]
-
-
-def _trace_tags(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault) -> dict[str, str]:
-    return {
+    # MLflow pairs the traces of two runs by the column Input, so its text is the same in all arms.
+    question = plan.basis.questions.get(outcome.problem_id)
+    if not question:
+        request_preview = as_json(_inputs(plan, outcome))[:_PREVIEW]
+    else:
+        sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
+        request_preview = clean(f"{outcome.problem_id}{sample}: {question}")[:_PREVIEW]
+    tags = {
         **cleaned_tag(*story),
         "mlflow.traceName": child_name(plan, outcome),
         "benchmark_run_id": plan.run_id or "",
@@ -82,6 +72,20 @@ def _trace_tags(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault
         "solver": outcome.solver,
         "arm": outcome.arm,
     }
+    info = TraceInfo(
+        trace_id=name,
+        trace_location=TraceLocation.from_experiment_id(place),
+        request_time=start,
+        execution_duration=max(0, end - start),
+        state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
+        request_preview=request_preview,
+        response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
+        client_request_id=outcome.experiment_id,
+        trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
+        tags={key: clean(value)[:_TAG] for key, value in tags.items()},
+        assessments=list(_assessments(plan, name, story, outcome, run)),
+    )
+    return info, [Span.from_dict(span) for span in _Spans(name, plan, story, outcome).all()]
 
 
 def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
@@ -143,7 +147,9 @@ def _assessments(
         rationales = {}
         if "passed" in scores:
             scores["passed"] = outcome.success
-            rationales["passed"] = _rationale(story, outcome)
+            last = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
+            why = str(last.detail or last.feedback) if last and not last.passed else ""
+            rationales["passed"] = clean(f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip())
         found += [
             Feedback(clean(name)[:_NAME], value, source=judge, rationale=rationales.get(name), **common)
             for name, value in scores.items()
@@ -157,12 +163,6 @@ def _assessment_id(trace: str, name: str) -> str:
     return f"a-{_digest(f'{trace}/{name}', 16)}"
 
 
-def _rationale(story: Sequence[Record], outcome: Experiment) -> str:
-    last = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
-    why = str(last.detail or last.feedback) if last and not last.passed else ""
-    return clean(f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip())
-
-
 def _verdict_words(outcome: Experiment | Fault) -> str:
     if isinstance(outcome, Fault):
         return f"fault: {outcome.reason}"
@@ -173,19 +173,6 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
     """The trace's inputs: the fewest that tell traces of an arm apart, since MLflow pairs runs by them."""
     return {"problem_id": outcome.problem_id} | ({"sample": outcome.sample} if plan.samples > 1 else {})
-
-
-def _request_preview(plan: Plan, outcome: Experiment | Fault) -> str:
-    """The text of the column Input: the task and its question.
-
-    MLflow pairs the traces of two runs by it, so it is the same in all arms. Where the plan has no question it is the
-    inputs as JSON, as in earlier versions.
-    """
-    question = plan.basis.questions.get(outcome.problem_id)
-    if not question:
-        return as_json(_inputs(plan, outcome))[:_PREVIEW]
-    sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
-    return clean(f"{outcome.problem_id}{sample}: {question}")[:_PREVIEW]
 
 
 def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
