@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "koderz(threshold=1.0, **settings): tasks of a benchmark, with the keyword arguments of koderz.benchmark; "
         f"the function takes {RESULT}, or is async and takes {ASK}",
     )
-    config.stash[_SESSION] = Session(config)
+    config.stash[_SESSION] = SessionRuns(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -196,7 +196,7 @@ class Marked:
         return [task.id for task in forecast.plan.tasks]
 
 
-class Session:
+class SessionRuns:
     """The runs of a pytest session, which all processes of pytest-xdist share."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -304,7 +304,7 @@ class Session:
             yield
 
 
-_SESSION = pytest.StashKey[Session]()
+_SESSION = pytest.StashKey[SessionRuns]()
 
 
 def _judged(run: Run, task: str, threshold: float) -> TaskResult:

@@ -37,7 +37,7 @@ class _Use(msgspec.Struct):
     tokens_out: int
 
 
-class _Result(msgspec.Struct):
+class _PastResult(msgspec.Struct):
     problem_id: str
     solver: str = ""
     model: str = ""
@@ -57,7 +57,7 @@ class _Result(msgspec.Struct):
 
 
 class _ArmResults(msgspec.Struct):
-    results: list[_Result] = []
+    results: list[_PastResult] = []
     simulated: bool | None = None  # None: as the run
 
 
@@ -76,7 +76,7 @@ class _ArmHistory(NamedTuple):
     """The experiments of one arm of a run."""
 
     likeness: int  # the index of its words in _LIKENESS
-    results: Sequence[_Result]
+    results: Sequence[_PastResult]
 
 
 def history_of(plan: Plan) -> History:
@@ -148,7 +148,7 @@ def _equal(config: Mapping[str, Any], plan: Plan) -> bool:
     return all(name not in config or name not in now or config[name] == now[name] for name in names)
 
 
-def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -> Consumption:
+def _taken(results: Sequence[_PastResult], cells: Cells, runs: int, likeness: int) -> Consumption:
     """The prediction for the cells from these experiments."""
     values: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))  # by model and task
     for result in results:
@@ -167,7 +167,7 @@ def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -
     )
 
 
-def _by_model(result: _Result, arm: Arm) -> dict[str, tuple[float, float, float]]:
+def _by_model(result: _PastResult, arm: Arm) -> dict[str, tuple[float, float, float]]:
     """Calls and tokens in and out of an experiment, by model, for the roles that the arm has."""
     found: dict[str, tuple[float, float, float]] = {}
     for role, use in result.uses().items():

@@ -113,7 +113,7 @@ class _Result(msgspec.Struct):
     solver: str = ""
 
 
-class _Arm(msgspec.Struct):
+class _ArmRow(msgspec.Struct):
     summary: _Figures
     results: list[_Result] = []
     simulated: bool | None = None  # None: as the run
@@ -139,9 +139,9 @@ class _Head(msgspec.Struct):
     planned: Whole | None = None
     config: _Config = msgspec.field(default_factory=_Config)
     summary: _Figures | None = None
-    zero_shot: _Arm | None = None
-    iterative: _Arm | None = None
-    arms: dict[str, _Arm] = {}
+    zero_shot: _ArmRow | None = None
+    iterative: _ArmRow | None = None
+    arms: dict[str, _ArmRow] = {}
     faults: list[_Fault] = []
     paid: _PaidCosts | None = None
     simulated: bool = False

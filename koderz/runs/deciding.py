@@ -26,7 +26,7 @@ _AHEAD = 3  # times the concurrency: experiments that may be begun beyond the fi
 
 
 @dataclass(slots=True)
-class Judged:
+class ExperimentOutcomes:
     """Outcomes of the run's experiments by their numbers."""
 
     measure: str
@@ -125,7 +125,7 @@ class ArmsCompared:
         """The last task of the first unit that is not settled; empty if all are."""
         return self._units[self._at][-1].task if self._at < len(self._units) else ""
 
-    def advance(self, state: Judged) -> Outcome | None:
+    def advance(self, state: ExperimentOutcomes) -> Outcome | None:
         """Counts what has been settled since; returns the outcome if that makes one."""
         while self._at < len(self._units):
             unit = self._units[self._at]
@@ -136,7 +136,7 @@ class ArmsCompared:
                 return outcome
         return "tasks"
 
-    def _count(self, unit: Sequence[TaskPair], state: Judged) -> Outcome | None:
+    def _count(self, unit: Sequence[TaskPair], state: ExperimentOutcomes) -> Outcome | None:
         """Counts a unit: a task, or the tasks of a cluster, which weighs as much as it has tasks.
 
         Pairs that could not be judged are left out, and count by what they might have been.
@@ -222,7 +222,7 @@ class Decider:
         about = plan.record.until_decided
         assert about, "made only for runs that are decided on"
         self._goes_past = goes_past
-        self._state = Judged(about.measure)
+        self._state = ExperimentOutcomes(about.measure)
         self._places = {task: place for place, task in enumerate(about.order)}
         self._ahead = _AHEAD * plan.settings.concurrency
         self._begun: list[int] = []  # the places of the tasks that have begun since, in order

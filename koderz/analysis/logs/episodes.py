@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.logs.files import count, listed, number, read_json, read_lines, table, text
-from koderz.analysis.logs.log import Log, Row
+from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
 
 _OF_RESULTS = {"example_id", "prompt", "completion", "answer", "task", "reward", "info", "error", "stop_condition"}
@@ -22,7 +22,7 @@ def read_traces(path: Path) -> Log:
     return Log(tool="verifiers", suite="+".join(environments), model=_named(place), rows=rows, scorer="reward")
 
 
-def _episode(episode: Mapping[str, Any]) -> Row:
+def _episode(episode: Mapping[str, Any]) -> LoggedSample:
     traces = [table(each) for each in listed(episode.get("traces"))]
     rewards = [table(each.get("rewards")) for each in traces]
     parts = [
@@ -33,7 +33,7 @@ def _episode(episode: Mapping[str, Any]) -> Row:
     known = [(1.0 if weight is None else weight) * value for weight, value in parts if value is not None]
     errors = [*listed(episode.get("errors")), *(error for each in traces for error in listed(each.get("errors")))]
     task = table(episode.get("task"))
-    return Row(
+    return LoggedSample(
         task=text(task.get("id") if task else episode.get("task")),
         value=None if errors or not known else sum(known),
         error=text(errors[0])[:200] if errors else "no reward",
@@ -53,7 +53,7 @@ def read_saved(path: Path) -> Log:
         metrics = {name: number(value) for name, value in sample.items() if name not in _OF_RESULTS}
         value = number(sample.get("reward"))
         rows.append(
-            Row(
+            LoggedSample(
                 task=text(sample.get("example_id")),
                 value=None if sample.get("error") else value,
                 error=text(sample.get("error"))[:200] or "no reward",
@@ -95,7 +95,7 @@ def read_every_eval_ever(path: Path) -> Log:
         if value is None and isinstance(is_correct, bool):
             value = float(is_correct)
         rows.append(
-            Row(
+            LoggedSample(
                 task=text(sample.get("sample_id")),
                 value=None if sample.get("error") else value,
                 error=text(sample.get("error"))[:200] or "no score",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.logs.files import count, number, read_json, table, text
-from koderz.analysis.logs.log import Log, Row
+from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
 
 
@@ -58,7 +58,7 @@ def _agent(trial: Mapping[str, Any]) -> tuple[str, str]:
     return text(_about(trial).get("name")) or "agent", name
 
 
-def _row(trial: Mapping[str, Any], *, several: bool) -> Row:
+def _row(trial: Mapping[str, Any], *, several: bool) -> LoggedSample:
     agent, model = _agent(trial)
     result, exception = table(trial.get("agent_result")), table(trial.get("exception_info"))
     rewards = {
@@ -69,7 +69,7 @@ def _row(trial: Mapping[str, Any], *, several: bool) -> Row:
     headline = "reward" if "reward" in rewards else next(iter(rewards), "")
     raised = ": ".join(filter(None, map(text, (exception.get("exception_type"), exception.get("exception_message")))))
     raised = raised.partition("\n")[0]
-    return Row(
+    return LoggedSample(
         task=text(trial.get("task_name")) or text(trial.get("trial_name")),
         value=rewards.get(headline),
         error=raised or "no reward",

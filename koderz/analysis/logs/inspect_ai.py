@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.logs.files import count, listed, number, read_json, table, text, unzipped
-from koderz.analysis.logs.log import Log, Row
+from koderz.analysis.logs.log import Log, LoggedSample
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect_ai.scorer.value_to_float
 _STATUS = {"success": "complete", "started": "unfinished", "cancelled": "interrupted", "error": "failed"}
@@ -84,7 +84,7 @@ def _log(header: Mapping[str, Any], samples: list[Any], path: Path) -> Log:
     )
 
 
-def _row(sample: Mapping[str, Any], headline: str) -> Row | None:
+def _row(sample: Mapping[str, Any], headline: str) -> LoggedSample | None:
     task = text(sample.get("id"))
     if not task:
         return None
@@ -107,7 +107,7 @@ def _row(sample: Mapping[str, Any], headline: str) -> Row | None:
         asked = "\n".join(text(table(message).get("content")) for message in asked)
     limit = sample.get("limit")
     reached = text(table(limit).get("type") if isinstance(limit, dict) else limit)
-    return Row(
+    return LoggedSample(
         task=task,
         value=value,
         error=reason,

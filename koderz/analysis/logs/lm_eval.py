@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.logs.files import listed, number, read_json, read_lines, table, text
-from koderz.analysis.logs.log import Log, Row
+from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
 
 _NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT\d\d[-:]\d\d[-:]\d\d\.\d+)\.jsonl")
@@ -62,7 +62,7 @@ def read_results(path: Path) -> Log:
     )
 
 
-def _rows(task: str, path: Path, higher: Mapping[str, Any], scorers: set[str]) -> Iterator[Row]:
+def _rows(task: str, path: Path, higher: Mapping[str, Any], scorers: set[str]) -> Iterator[LoggedSample]:
     """A row for each document: its score is the first metric by the first filter, the others are its metrics.
 
     A document has a line for each filter. Older versions write these after each other without their names.
@@ -81,7 +81,7 @@ def _rows(task: str, path: Path, higher: Mapping[str, Any], scorers: set[str]) -
         scorers.update(filter(None, [headline]))
         first = lines[0]
         answer = next(iter(listed(first.get("filtered_resps"))), None)
-        yield Row(
+        yield LoggedSample(
             task=f"{task}/{document}",
             value=value,
             error="" if values else "no number by any metric",

@@ -22,7 +22,7 @@ _UNNAMED = "(not named) "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class LoggedSample:
     """One sample of a task. None: the log doesn't say."""
 
     task: str
@@ -51,7 +51,7 @@ class Log:
     tool: str  # its name, and its version where the log has it
     suite: str
     model: str
-    rows: Sequence[Row]
+    rows: Sequence[LoggedSample]
     settings: Mapping[str, Any] = field(default_factory=dict)  # whatever decides its figures
     scorer: str = "score"  # the name of what `value` is
     arm: str = ""  # of rows that name none; empty: the scorer
@@ -68,7 +68,7 @@ class Log:
 
 def summary_of(log: Log, path: Path) -> Summary:
     """The summary of a log that was read from `path`. Raises KoderzError for a log without one sample."""
-    rows = [*log.rows, *(Row(task=f"{_UNNAMED}{place}", value=0.0) for place in range(1, log.unlisted + 1))]
+    rows = [*log.rows, *(LoggedSample(task=f"{_UNNAMED}{place}", value=0.0) for place in range(1, log.unlisted + 1))]
     if not rows:
         raise KoderzError(f"{path}: this {log.tool} log holds no sample yet, so there is nothing to compare")
     values = [row.value for row in rows if row.value is not None]
@@ -128,7 +128,7 @@ def summary_of(log: Log, path: Path) -> Summary:
     return summary_of_document(document, path)
 
 
-def _result_of(row: Row, log: Log, arm: str, *, is_rate: bool, is_bounded: bool) -> dict[str, Any]:
+def _result_of(row: LoggedSample, log: Log, arm: str, *, is_rate: bool, is_bounded: bool) -> dict[str, Any]:
     """A judged sample as a result, which names what the log doesn't hold, so that it isn't taken for 0."""
     told = {"cost": row.cost, "tokens": row.tokens_in, "iterations": None, "latency": None}
     metrics = row.metrics if is_bounded else {**row.metrics, log.scorer: row.value}

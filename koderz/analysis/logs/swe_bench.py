@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.logs.files import count, listed, number, read_json, table, text
-from koderz.analysis.logs.log import Log, Row
+from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
 
 SPLITS = {"verified": 500, "lite": 300, "test": 2294, "multimodal": 517, "bash-only": 500, "multilingual": 300}
@@ -36,7 +36,7 @@ def read_report(path: Path) -> Log:
         why = next((name for name, those in lost.items() if task in those), "")
         is_lost = bool(why) and task not in named["resolved"]
         rows.append(
-            Row(
+            LoggedSample(
                 task=task,
                 value=None if is_lost else float(task in named["resolved"]),
                 error=f"{why.replace('_', ' ')} in the official harness" if is_lost else "",
@@ -59,7 +59,7 @@ def read_instances(path: Path) -> Log:
             own = table(report)
             reason = text(own.get("infra_failure_reason")) if own.get("infra_failure") else ""
             rows.append(
-                Row(
+                LoggedSample(
                     task=text(task),
                     value=None if own.get("infra_failure") else float(own.get("resolved") is True),
                     error=f"infra failure: {reason}",
@@ -73,7 +73,7 @@ def read_details(path: Path) -> Log:
     """The log of a submission with `per_instance_details.json`: each instance with its cost and calls."""
     place = path / "per_instance_details.json" if path.is_dir() else path
     rows = [
-        Row(
+        LoggedSample(
             task=text(task),
             value=float(own.get("resolved") is True),
             cost=number(own.get("cost")),
@@ -105,8 +105,8 @@ def read_submission(path: Path) -> Log:
     lists = table(read_json(place))
     resolved = dict.fromkeys(map(text, listed(lists.get("resolved"))))
     failed = dict.fromkeys(map(text, [*listed(lists.get("no_generation")), *listed(lists.get("no_logs"))]))
-    rows = [Row(task=task, value=1.0) for task in resolved]
-    rows += [Row(task=task, value=0.0, cause="nothing submitted") for task in failed if task not in resolved]
+    rows = [LoggedSample(task=task, value=1.0) for task in resolved]
+    rows += [LoggedSample(task=task, value=0.0, cause="nothing submitted") for task in failed if task not in resolved]
     by_repo = place.with_name("resolved_by_repo.json")
     total = (
         sum(count(table(each).get("total")) or 0 for each in table(read_json(by_repo)).values())
@@ -125,7 +125,7 @@ def read_submission(path: Path) -> Log:
     return _log(rows, folder.resolve().name, {}, [], unlisted=total - len(rows))
 
 
-def _log(rows: list[Row], model: str, settings: Mapping[str, Any], notes: list[str], unlisted: int = 0) -> Log:
+def _log(rows: list[LoggedSample], model: str, settings: Mapping[str, Any], notes: list[str], unlisted: int = 0) -> Log:
     date = re.match(r"(\d{4})(\d\d)(\d\d)_", model)
     return Log(
         tool="SWE-bench",

@@ -46,7 +46,7 @@ def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] =
     without a journal has no stories.
     """
     # One reader for each run, by the numbers of its entries.
-    by_run: dict[str, _Reader] = {}
+    by_run: dict[str, _StoryReader] = {}
     readers = {}
     for number, entry in enumerate(view.entries):
         folder = entry.run.folder
@@ -54,7 +54,7 @@ def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] =
             continue
         if entry.run.name not in by_run:
             try:
-                by_run[entry.run.name] = _Reader(Experiments(folder))
+                by_run[entry.run.name] = _StoryReader(Experiments(folder))
             except JournalError:  # the summary is whole all the same
                 continue
         readers[number] = by_run[entry.run.name]
@@ -83,7 +83,7 @@ def packed_json(value: object) -> str:
     return base64.b64encode(zlib.compress(orjson.dumps(value), 9)).decode()
 
 
-class _Reader:
+class _StoryReader:
     """The stories of one run, by experiment."""
 
     def __init__(self, experiments: Experiments) -> None:

@@ -54,7 +54,7 @@ class _Generator(msgspec.Struct):
     prompt: list[Any] | None = None
 
 
-class _File(msgspec.Struct):
+class _Manifest(msgspec.Struct):
     seed: int | None = None
     test_mode: bool | None = None
     tasks: list[_Task] = []
@@ -92,7 +92,7 @@ def read_manifest(path: Path) -> Manifest:
     them in test mode.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(path.read_bytes(), type=_Manifest)
     except OSError as error:
         raise KoderzError(f"--config {path} can't be read ({error.strerror})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -105,7 +105,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TriedExploit:
     """One exploit that has been tried, and how many have been of those that are known to apply."""
 
     task: str
@@ -115,7 +115,7 @@ class Trial:
     total: int
 
 
-Progress = Callable[[Trial], None]
+Progress = Callable[[TriedExploit], None]
 
 
 async def audit_tasks(
@@ -201,7 +201,7 @@ class _Auditor:
                     published, ours, _ = await self._tried_in(place, task, targets, exploit)
         self._done += 1
         tried = Tried(exploit.name, exploit.kind, applies=True, published=published, ours=ours)
-        self._progress(Trial(task.id, tried, time.monotonic() - began, self._done, self._all))
+        self._progress(TriedExploit(task.id, tried, time.monotonic() - began, self._done, self._all))
         return tried
 
     async def _tried_in(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from koderz.cli.console import say_all, warn
-from koderz.systems.rollouts.audit import Audit, Audited, Trial
+from koderz.systems.rollouts.audit import Audit, Audited, TriedExploit
 
 _FRESH_ONLY = "graded afresh only"
 
@@ -21,7 +21,7 @@ class AuditScreen:
         """Prints the lines of a task."""
         say_all(_lines(audited, self._width))
 
-    def progress(self, trial: Trial) -> None:
+    def progress(self, trial: TriedExploit) -> None:
         """Prints how an exploit has ended."""
         if self._quiet:
             return

@@ -18,7 +18,7 @@ from koderz.sandbox.once import Once
 from koderz.sandbox.scratch import remove
 from koderz.sandbox.workspace import Command, Limits
 from koderz.systems.rollouts.build_context import Copy, copy_into
-from koderz.systems.rollouts.dockerfile import BuildStage, Run
+from koderz.systems.rollouts.dockerfile import BuildStage, RunCommand
 from koderz.systems.rollouts.environments import SCRATCH
 from koderz.systems.rollouts.packages import Packages, explained
 from koderz.systems.rollouts.tasks import Environment
@@ -92,7 +92,7 @@ class _Building:
         self.backend.images.lent[name] = at
         try:
             for step in stage.steps:
-                if isinstance(step, Run):
+                if isinstance(step, RunCommand):
                     await self.command(step, at, place)
                 elif isinstance(step, Copy):
                     await self.copy(step, at, place)
@@ -115,7 +115,7 @@ class _Building:
             return await asyncio.to_thread(host_image)
         return await asyncio.to_thread(self.backend.images.unpacked, known)
 
-    async def command(self, step: Run, at: UnpackedImage, place: Path) -> None:
+    async def command(self, step: RunCommand, at: UnpackedImage, place: Path) -> None:
         """Follows a RUN. All its processes have ended then."""
         layers = Layers((place / UPPER, *at.layers.folders), at.hosted)
         online = self.environment.is_online and not step.is_offline

@@ -67,7 +67,7 @@ _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash")
 
 
 @dataclass(slots=True)
-class Service:
+class ComposeService:
     """The one service of a compose file."""
 
     lacks: list[tuple[str, str]] = field(default_factory=list)  # what only compose can honour, and what that needs
@@ -81,7 +81,7 @@ class Service:
     beside: Services | None = None  # the other services
 
 
-def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = ()) -> Service:
+def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = ()) -> ComposeService:
     """The service of a compose file in which the agent works, with those beside it.
 
     `variables` of this machine are those that values may be taken from. `own` are the names that the service may have,
@@ -100,8 +100,10 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
     alone = [*services] if len(services) == 1 and not own else []
     name = next((each for each in (*HARBOR_SERVICES, *alone) if each in services), own[0] if own else "")
     if not name:
-        return Service([(f"services {', '.join(map(str, services))}", f"one named {' or '.join(HARBOR_SERVICES)}")])
-    found, table = Service(), services.get(name, {})
+        return ComposeService(
+            [(f"services {', '.join(map(str, services))}", f"one named {' or '.join(HARBOR_SERVICES)}")]
+        )
+    found, table = ComposeService(), services.get(name, {})
     for key, value in table.items():
         try:
             _take(found, key, value, table, variables)
@@ -118,7 +120,7 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
     return found
 
 
-def needs_of(compose: Path, service: Service) -> tuple[Need, ...]:
+def needs_of(compose: Path, service: ComposeService) -> tuple[Need, ...]:
     """The parts of a compose file that not every sandbox can honour."""
     found = [Need(f"{compose}: {what}", machine) for what, machine in service.lacks]
     if service.beside:
@@ -127,7 +129,7 @@ def needs_of(compose: Path, service: Service) -> tuple[Need, ...]:
     return tuple(found)
 
 
-def with_service(recipe: Recipe, service: Service) -> Recipe:
+def with_service(recipe: Recipe, service: ComposeService) -> Recipe:
     """The way to a machine with the settings of its service, which lacks what can't be mounted."""
     mounted = []
     for source, target in service.mounted:
@@ -153,7 +155,7 @@ class _LackError(ValueError):
         super().__init__(name, str(value)[:60])
 
 
-def _take(found: Service, key: str, value: Any, table: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+def _take(found: ComposeService, key: str, value: Any, table: Mapping[str, Any], variables: Mapping[str, str]) -> None:
     """Takes in one setting of the service. Raises ValueError or what odd values lead to where it can't be honoured."""
     takers: Mapping[str, Callable[[], None]] = {
         "build": lambda: _require_build(value),
@@ -189,7 +191,7 @@ def _require_build(value: Any) -> None:
         raise _LackError("build", dockerfile)
 
 
-def _deploy(found: Service, value: Mapping[str, Any]) -> None:
+def _deploy(found: ComposeService, value: Mapping[str, Any]) -> None:
     resources = value.get("resources") or {}
     if value.get("replicas", 1) != 1:
         raise _LackError("deploy.replicas")
@@ -198,7 +200,7 @@ def _deploy(found: Service, value: Mapping[str, Any]) -> None:
     _limit(found, resources.get("limits") or {}, "deploy.resources.limits")
 
 
-def _limit(found: Service, limits: Mapping[str, Any], where: str) -> None:
+def _limit(found: ComposeService, limits: Mapping[str, Any], where: str) -> None:
     if (cpus := limits.get("cpus")) is not None:
         found.cpus = float(cpus) or None
     if (memory := limits.get("memory")) is not None:
@@ -317,7 +319,7 @@ def _service(
     if main in (table.get("depends_on") or ()):
         raise _LackError("depends_on", main)
     own = {key: _plain(value, known) for key, value in table.items() if key in _KEPT}
-    asked, usual = Service(), Limits()
+    asked, usual = ComposeService(), Limits()
     _limit(asked, {"cpus": table.get("cpus"), "memory": table.get("mem_limit")}, "mem_limit")
     _deploy(asked, table.get("deploy") or {})
     memory = f"{asked.memory_mb or usual.memory_mb}m"

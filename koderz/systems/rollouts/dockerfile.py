@@ -58,7 +58,7 @@ class BaseImage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunCommand:
     """A command of RUN."""
 
     where: str  # the Dockerfile, and the line
@@ -70,7 +70,7 @@ class Run:
     is_offline: bool = False  # whether --network=none keeps the network from it
 
 
-BuildStep = Run | Copy | Folder
+BuildStep = RunCommand | Copy | Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class _Follower:
                 found[name] = outer[name]
         return found
 
-    def run(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> Run:
+    def run(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> RunCommand:
         offline = False
         for flag in of.flags:
             key, _, value = flag.partition("=")
@@ -311,7 +311,7 @@ class _Follower:
             text += "".join(f"\n{each.content}{each.name}" for each in of.heredocs)
         command = of.words if of.is_json else (*stage.shell, text)
         where, user = self.at(of), "" if stage.user.partition(":")[0] in ROOT else stage.user
-        return Run(where, f"RUN {of.text}", command, dict(values), stage.workdir, user, offline)
+        return RunCommand(where, f"RUN {of.text}", command, dict(values), stage.workdir, user, offline)
 
     def copy(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> Copy:
         options = dict(flag.removeprefix("--").partition("=")[::2] for flag in of.flags)

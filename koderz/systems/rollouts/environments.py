@@ -13,7 +13,7 @@ from pathlib import Path
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.build_context import Copy
-from koderz.systems.rollouts.dockerfile import Build, Run, follow
+from koderz.systems.rollouts.dockerfile import Build, RunCommand, follow
 from koderz.systems.rollouts.tasks import Environment, Rollout, in_parts
 from koderz.systems.workspaces.built import NAMES
 from koderz.systems.workspaces.hosted import HOST, host_image
@@ -118,7 +118,7 @@ def _parts(build: Build, folder: Path, making: Making, bases: Mapping[str, str])
             if isinstance(step, Copy):
                 copies = copies or bool(step.context)
                 yield repr(replace(step, where="", context=None)).encode()
-            elif isinstance(step, Run):
+            elif isinstance(step, RunCommand):
                 yield repr((step.command, sorted(step.environment.items()), step.workdir, step.user)).encode()
                 installs = installs or bool(_INSTALLS.search(step.text))
             else:

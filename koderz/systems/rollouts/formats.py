@@ -16,7 +16,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.suites.keys import require_keys
-from koderz.systems.rollouts.compose import Service, needs_of, read_compose, with_service
+from koderz.systems.rollouts.compose import ComposeService, needs_of, read_compose, with_service
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.tasks import Repo, Rollout, Rubric, Verifier, with_digest
@@ -240,7 +240,7 @@ def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
     if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
         raise KoderzError(f"{where}: the field 'instruction' is missing")
     compose, dockerfile = folder / "docker-compose.yaml", folder / "Dockerfile"
-    service = read_compose(compose, variables) if compose.is_file() else Service()
+    service = read_compose(compose, variables) if compose.is_file() else ComposeService()
     if service.image and not dockerfile.is_file():
         image = Recipe(service.workdir or "/app", is_assumed=not service.workdir)
     else:

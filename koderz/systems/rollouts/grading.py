@@ -144,12 +144,12 @@ async def grade_published(task: Rollout, place: Path, backend: Backend) -> Publi
     return Published(found.success, found.rewards, cut=found.ended.cause == "timeout")
 
 
-async def _run_published(task: Rollout, place: Path, backend: Backend) -> verifiers.Run:
+async def _run_published(task: Rollout, place: Path, backend: Backend) -> verifiers.VerifierRun:
     mounts = published(place, backend) if task.publishes else []
     return await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts))
 
 
-def _published_alone(task: Rollout, terms: afresh.Terms, found: verifiers.Run) -> Graded:
+def _published_alone(task: Rollout, terms: afresh.Terms, found: verifiers.VerifierRun) -> Graded:
     """The verdict on a task whose own solution passes only where it worked."""
     rewards = found.rewards or dict.fromkeys(terms.rewards or ("reward",), 0.0)
     cause: str = found.ended.cause or ("" if found.rewards else "no_reward")
@@ -195,7 +195,7 @@ async def grade_afresh(
 
 async def run_believed(
     task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms
-) -> tuple[verifiers.Run, Sequence[str]]:
+) -> tuple[verifiers.VerifierRun, Sequence[str]]:
     """A run of the verifier in a new root, in doubt where its reward isn't what its tests say; and what was put aside.
 
     What passed runs again with tests turned round, unless no process of the verifier's has loaded the agent's code.
@@ -203,7 +203,7 @@ async def run_believed(
 
     causes: list[str] = []  # of all runs
 
-    async def again(task: Rollout, work: afresh.Work = work) -> verifiers.Run:
+    async def again(task: Rollout, work: afresh.Work = work) -> verifiers.VerifierRun:
         run, _ = await _run_afresh(task, work, store, backend, terms)
         causes.append(run.ended.cause)
         return run
@@ -235,7 +235,7 @@ def _both(task: Rollout, fresh: Graded, published: Published) -> Graded:
 
 async def _run_afresh(
     task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms
-) -> tuple[verifiers.Run, Sequence[str]]:
+) -> tuple[verifiers.VerifierRun, Sequence[str]]:
     mounts: Sequence[Mount]
     with scratch() as place:
         if is_separate(task):
@@ -251,7 +251,7 @@ async def _run_afresh(
 
 
 async def _usual_rewards(
-    task: Rollout, found: verifiers.Run, store: git.Store, backend: Backend, terms: afresh.Terms
+    task: Rollout, found: verifiers.VerifierRun, store: git.Store, backend: Backend, terms: afresh.Terms
 ) -> Iterable[str]:
     """The names of the rewards without the agent's changes. Raises Fault if there are none either."""
     without, _ = await _run_afresh(task, afresh.Work(""), store, backend, terms)
@@ -261,7 +261,7 @@ async def _usual_rewards(
 
 
 async def _require_able(
-    task: Rollout, found: verifiers.Run, store: git.Store, backend: Backend, terms: afresh.Terms
+    task: Rollout, found: verifiers.VerifierRun, store: git.Store, backend: Backend, terms: afresh.Terms
 ) -> None:
     """Raises Fault if the verifier also ends before a test has run without the agent's changes."""
     without, _ = await _run_afresh(task, afresh.Work(""), store, backend, terms)

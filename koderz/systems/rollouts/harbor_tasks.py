@@ -12,7 +12,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.additions import Addition, server_name
-from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, needs_of, read_compose, with_service
+from koderz.systems.rollouts.compose import HARBOR_SERVICES, ComposeService, needs_of, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
     AgentTable,
@@ -226,7 +226,7 @@ class _Reader:
         dockerfile, compose = folder / "Dockerfile", folder / _COMPOSE
         if not (table.docker_image or compose.is_file() or dockerfile.is_file()):
             raise KoderzError(f"{dockerfile} is missing; write it, or name {where}.docker_image in task.toml")
-        service = read_compose(compose, self.variables, HARBOR_SERVICES) if compose.is_file() else Service()
+        service = read_compose(compose, self.variables, HARBOR_SERVICES) if compose.is_file() else ComposeService()
         if dockerfile.is_file():
             recipe = read_dockerfile(dockerfile, tests=tests, workdir=service.workdir)
         else:

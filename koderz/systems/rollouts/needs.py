@@ -14,7 +14,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from koderz.systems.rollouts.build_context import Copy
-from koderz.systems.rollouts.dockerfile import Build, Run, follow
+from koderz.systems.rollouts.dockerfile import Build, RunCommand, follow
 from koderz.systems.rollouts.environments import Making
 from koderz.systems.rollouts.packages import present
 from koderz.systems.rollouts.tasks import Rollout
@@ -68,7 +68,7 @@ def asked_for(build: Build, folder: Path) -> Iterator[tuple[Kind, str]]:
     """The packages that lines of RUN install, by the name that they use."""
     for stage in build.stages:
         for step in stage.steps:
-            if isinstance(step, Run):
+            if isinstance(step, RunCommand):
                 for command in _SEPARATORS.split(step.command[-1].replace("\\\n", " ")):
                     yield from _installed_by(command, folder)
 

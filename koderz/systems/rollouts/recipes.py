@@ -16,7 +16,7 @@ from pathlib import Path
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Services
 from koderz.systems.rollouts.build_context import Copy, Folder
-from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, Run, follow
+from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, RunCommand, follow
 from koderz.systems.rollouts.dockerfile_syntax import parse
 from koderz.systems.rollouts.tasks import RequestedResources, Step
 from koderz.systems.workspaces import userland
@@ -147,7 +147,7 @@ def _taken_by_tests(recipe: Recipe, step: BuildStep) -> bool:
     return True
 
 
-def _packages(rest: str, step: Run) -> Iterator[str]:
+def _packages(rest: str, step: RunCommand) -> Iterator[str]:
     """The packages that a command installs. Raises ValueError for a file of such."""
     words = iter(shlex.split(rest))
     for word in words:

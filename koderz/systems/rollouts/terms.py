@@ -25,7 +25,7 @@ from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.verifiers import Run
+from koderz.systems.rollouts.verifiers import VerifierRun
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import GUARDS
@@ -38,7 +38,7 @@ LIFTABLE = (*GUARDS, *CHANNEL_GUARDS, "reports", "assertions")
 PUBLISHED_ONLY = "its own solution passes only as published, so that no verdict on it is guarded"
 _FORMAT = 2  # of what is kept, and of the guards that it speaks of
 
-_Trial = Callable[[Terms], Awaitable[Run]]
+_Trial = Callable[[Terms], Awaitable[VerifierRun]]
 
 
 async def terms_of(task: Rollout, stores: Stores, whole: Rollout | None = None) -> Terms:
@@ -73,7 +73,7 @@ async def _tried(task: Rollout, whole: Rollout, stores: Stores) -> Terms:
         if work is None:
             return Terms(solution="failed")
 
-        async def trial(terms: Terms) -> Run:
+        async def trial(terms: Terms) -> VerifierRun:
             return (await run_believed(task, work, store, backend, terms))[0]
 
         found = await _strictest(trial)
@@ -107,7 +107,7 @@ async def _solved(task: Rollout, whole: Rollout, stores: Stores) -> AsyncIterato
 async def _strictest(trial: _Trial) -> Terms:
     """The strictest terms on which a trial passes, or else gets some reward; the usual ones if it gets none."""
     ways = [Terms(), Terms(carried="root"), Terms(lifted=LIFTABLE), Terms(carried="root", lifted=LIFTABLE)]
-    rewarded: list[tuple[Terms, Run]] = []
+    rewarded: list[tuple[Terms, VerifierRun]] = []
     for terms in ways:
         run = await _believed(trial, terms)
         if run and run.success:
@@ -117,7 +117,7 @@ async def _strictest(trial: _Trial) -> Terms:
     return await _lifting_least(trial, *rewarded[0]) if rewarded else Terms(solution="failed")
 
 
-async def _lifting_least(trial: _Trial, terms: Terms, run: Run) -> Terms:
+async def _lifting_least(trial: _Trial, terms: Terms, run: VerifierRun) -> Terms:
     """The terms with no more guards lifted than the trial needs to pass, or else to get some reward."""
     has_passed = run.success
     for guard in LIFTABLE if terms.lifted else ():
@@ -130,11 +130,11 @@ async def _lifting_least(trial: _Trial, terms: Terms, run: Run) -> Terms:
     return replace(terms, rewards=tuple(run.rewards), tests=tests, solution=solution)
 
 
-def _is_rewarded(run: Run | Published) -> bool:
+def _is_rewarded(run: VerifierRun | Published) -> bool:
     return any(reward > 0 for reward in run.rewards.values())
 
 
-async def _believed(trial: _Trial, terms: Terms) -> Run | None:
+async def _believed(trial: _Trial, terms: Terms) -> VerifierRun | None:
     """The run of a trial; None if it can't be made, or its reward isn't believed."""
     try:
         found = await trial(terms)

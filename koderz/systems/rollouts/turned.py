@@ -16,14 +16,14 @@ from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.doubt import unbelieved
 from koderz.systems.rollouts.opposites import opposites
 from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.verifiers import Run
+from koderz.systems.rollouts.verifiers import VerifierRun
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.scripts import TAMPERED, Canaries, Script, ScriptResult
 
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
 STILL_REWARDED = "it gives the same reward where its tests claim the opposite"
 
-RunTask = Callable[[Rollout], Awaitable[Run]]
+RunTask = Callable[[Rollout], Awaitable[VerifierRun]]
 """Runs a task's verifier in a fresh tree."""
 
 
@@ -45,7 +45,7 @@ def with_tests(task: Rollout, folder: Path) -> Rollout:
     return replace(task, verifier=replace(task.verifier, tests=(*task.verifier.tests, folder)))
 
 
-async def doubt(task: Rollout, first: Run, run: RunTask, control: RunTask) -> str:
+async def doubt(task: Rollout, first: VerifierRun, run: RunTask, control: RunTask) -> str:
     """Why a reward isn't believed; empty if it is. `control` runs without the agent's changes."""
     scripts = [Script(path, "", text) for path, text in sorted(test_files(task).items())]
     if not scripts:
@@ -71,7 +71,7 @@ class _Turning:
     task: Rollout
     run: RunTask
     control: RunTask
-    runs: list[Run] = field(default_factory=list)  # of those with the agent's changes
+    runs: list[VerifierRun] = field(default_factory=list)  # of those with the agent's changes
 
     async def turned(self, scripts: Sequence[Script]) -> list[ScriptResult]:
         """A run with canaries added to each script."""
@@ -99,7 +99,7 @@ def _laid(task: Rollout, scripts: Sequence[Script]) -> Iterator[Rollout]:
         yield with_tests(task, folder)
 
 
-def _results(scripts: Sequence[Script], found: Run, added: Mapping[str, Canaries]) -> list[ScriptResult]:
+def _results(scripts: Sequence[Script], found: VerifierRun, added: Mapping[str, Canaries]) -> list[ScriptResult]:
     results = []
     for script in scripts:
         own = {test: ok for test, ok in found.tests.items() if test.partition("::")[0] == script.path}

@@ -61,7 +61,7 @@ Isolation = Literal["apart", "in-process"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VerifierRun:
     """One run of a verifier."""
 
     ended: Ended
@@ -91,7 +91,9 @@ class Guards:
     reports: bool = True  # whether pytest reports what each test did
 
 
-async def run(task: Rollout, place: Path, backend: Backend, wanted: Command, guards: Guards | None = None) -> Run:
+async def run(
+    task: Rollout, place: Path, backend: Backend, wanted: Command, guards: Guards | None = None
+) -> VerifierRun:
     """Runs the task's own tests in `place` until all of their processes have ended. No guards: as published."""
     by_status = verifier_of(task).by_status
     command = await test_command(task, place, backend, wanted)
@@ -105,13 +107,13 @@ async def run(task: Rollout, place: Path, backend: Backend, wanted: Command, gua
         ended = await backend.run(command, place)
         tests = tests_in(told)
         if command.channel and ended.loaded is None and not ended.cause:
-            return Run(ended, wrong=f"the verifier of {task.id} was killed with its sandbox", tests=tests)
+            return VerifierRun(ended, wrong=f"the verifier of {task.id} was killed with its sandbox", tests=tests)
         if by_status:
-            return Run(ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests)
+            return VerifierRun(ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests)
         try:
-            return Run(ended, _rewards(logs, ended, task), tests=tests)
+            return VerifierRun(ended, _rewards(logs, ended, task), tests=tests)
         except Fault as fault:
-            return Run(ended, wrong=str(fault), tests=tests)
+            return VerifierRun(ended, wrong=str(fault), tests=tests)
 
 
 def _guarded(command: Command, logs: Path, guards: Guards) -> Command:

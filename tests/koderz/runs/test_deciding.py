@@ -19,7 +19,7 @@ from msgspec import structs
 from koderz.errors import Fault, KoderzError
 from koderz.models import Price
 from koderz.plans.plan import Plan
-from koderz.runs.deciding import ArmsCompared, Decider, Judged, TaskPair, recorded_outcomes
+from koderz.runs.deciding import ArmsCompared, Decider, ExperimentOutcomes, TaskPair, recorded_outcomes
 from koderz.runs.orchestrator import Orchestrator
 from koderz.testing import FakeModel
 from koderz.testing.factories import Line
@@ -251,7 +251,7 @@ def test_decision_is_the_same_from_every_tenth_line_of_its_journal(tmp_path: Pat
 
 def compared(units: Sequence[Sequence[tuple[int, int]]], planned: int) -> Decision:
     """The decision on clusters, each with A's and B's success on its tasks."""
-    pairs, found, numbers = list[list[TaskPair]](), Judged(PASSES), count()
+    pairs, found, numbers = list[list[TaskPair]](), ExperimentOutcomes(PASSES), count()
     for unit in units:
         pairs.append([])
         for passed in unit:

@@ -26,7 +26,7 @@ _OTHER_TIME = 3600.0  # seconds by which a clock is put back once a year
 _IN_FLIGHT = 3  # lines that may follow an end that was lost when a session ended, times the experiments under way
 
 
-class Session(NamedTuple):
+class RunSession(NamedTuple):
     """One session of a run."""
 
     begins: int  # the number of its first line
@@ -51,13 +51,13 @@ class Sessions:
 
     def __init__(self, files: RunFiles, result: Verification) -> None:
         at_once = files.plan.config.get("concurrency")
-        self.all = [Session(0, "", at_once if isinstance(at_once, int) else 1)]
+        self.all = [RunSession(0, "", at_once if isinstance(at_once, int) else 1)]
         self._lines = files.count
         self.is_rescored = False
         for number, line in files.lines("resumed", "finished"):
             if isinstance(line, Resumed):
                 at_once = line.config.get("concurrency", self.all[-1].concurrency)
-                self.all.append(Session(number, line.how, at_once if isinstance(at_once, int) else 1))
+                self.all.append(RunSession(number, line.how, at_once if isinstance(at_once, int) else 1))
                 self.is_rescored |= line.how == "rescore" or bool(line.config.get("accept_divergence"))
                 if line.how not in _HOW:
                     result.differs("plan", "a session", line.how, f"one of {', '.join(_HOW)}")

@@ -23,7 +23,7 @@ _PARTS = 1 << 20  # of a message that is read: an empty list of two bytes takes 
 _REFUSED = (-32601, -32602)  # the codes of JSON-RPC for an unknown method, and of MCP for an unknown tool
 
 
-class Request(NamedTuple):
+class OpenRequest(NamedTuple):
     """A request that isn't answered yet."""
 
     id: Any
@@ -43,7 +43,7 @@ class Traffic:
     calls: list[dict[str, Any]] = field(default_factory=list)  # as far as there is room
     counts: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)  # what no sound server does
-    _open: dict[str, Request] = field(default_factory=dict)
+    _open: dict[str, OpenRequest] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
     _room: int = _ROOM
 
@@ -61,7 +61,7 @@ class Traffic:
                 tool, arguments = str(params.get("name", ""))[:200], _cut(_json(params.get("arguments")))
                 begun, clock, is_part = datetime.now().isoformat(), time.monotonic(), "cursor" in params
                 method = str(message["method"])[:200]
-                self._open[key] = Request(message["id"], method, tool, arguments, is_part, begun, clock)
+                self._open[key] = OpenRequest(message["id"], method, tool, arguments, is_part, begun, clock)
                 found.append(key)
         return found
 

@@ -108,7 +108,7 @@ def helps(
         )
 
 
-class Question(SessionScreen):
+class ArmsScreen(SessionScreen):
     """The arms on one dataset: a run that is planned, and its screen, which ends with the verdict."""
 
     def __init__(self, name: str, front: Front, arms: Sequence[str], place: Place) -> None:
@@ -152,7 +152,7 @@ class Question(SessionScreen):
 
 def _asked(
     front: Front, arms: Arms, name: str, dataset: Path, *, agent: str, rollouts: int | None, data: Path
-) -> Question:
+) -> ArmsScreen:
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
     import asyncio
 
@@ -172,14 +172,14 @@ def _asked(
     front, place = stated(
         replace(front, values=values), config, agent=agent, rollouts=rollouts, parallel=_AT_ONCE, data=data, is_own=True
     )
-    question = Question(name, front, [*arms], place)
+    question = ArmsScreen(name, front, [*arms], place)
     question.plan = asyncio.run(question.planned(front))
     require_effect([question.plan], front.values)
     question.power = power_of(question.plan)
     return question
 
 
-def _show(questions: Sequence[Question], *, json: bool) -> None:
+def _show(questions: Sequence[ArmsScreen], *, json: bool) -> None:
     """Prints the plan on each dataset: its forecast, and the differences that it can show."""
     from koderz.analysis.forecast import forecast_of
 
@@ -191,7 +191,7 @@ def _show(questions: Sequence[Question], *, json: bool) -> None:
             say_all([*(["", "ELSEWHERE"] if number else ()), *forecast.lines(), f"Power: {each.power.line}"])
 
 
-async def _sessions(questions: Sequence[Question]) -> AsyncIterator[SessionResult]:
+async def _sessions(questions: Sequence[ArmsScreen]) -> AsyncIterator[SessionResult]:
     """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together.
 
     Before anything is spent it warns of tasks that are too few. Raises KoderzError if they can't show anything.

@@ -41,7 +41,7 @@ RuleName = Literal["swebench5", "swebench4", "smith", "rebench", "live", "multi"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StatusRule:
     """How the harness of a dataset judges a test by its status. What is neither success nor failure doesn't count."""
 
     fixed: Collection[str]  # statuses that are a success of FAIL_TO_PASS
@@ -50,14 +50,14 @@ class Rule:
     broken: Collection[str | None] | None = None
 
 
-_IN_4 = Rule(_SUCCESSES, _SUCCESSES, (*_BROKEN, None), (*_BROKEN, None))
-_RULES: Mapping[RuleName, Rule] = {
-    "swebench5": Rule(_SUCCESSES, (*_SUCCESSES, SKIPPED), _FAILURES, _FAILURES),
+_IN_4 = StatusRule(_SUCCESSES, _SUCCESSES, (*_BROKEN, None), (*_BROKEN, None))
+_RULES: Mapping[RuleName, StatusRule] = {
+    "swebench5": StatusRule(_SUCCESSES, (*_SUCCESSES, SKIPPED), _FAILURES, _FAILURES),
     "swebench4": _IN_4,
     "smith": _IN_4,
-    "rebench": Rule((PASSED,), (PASSED,)),
-    "live": Rule((PASSED,), (PASSED,), None, (FAILED,)),  # a test of PASS_TO_PASS may be absent
-    "multi": Rule(_SUCCESSES, _SUCCESSES),
+    "rebench": StatusRule((PASSED,), (PASSED,)),
+    "live": StatusRule((PASSED,), (PASSED,), None, (FAILED,)),  # a test of PASS_TO_PASS may be absent
+    "multi": StatusRule(_SUCCESSES, _SUCCESSES),
 }
 
 

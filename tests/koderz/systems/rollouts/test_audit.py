@@ -92,7 +92,7 @@ def test_audit_does_not_wait_for_what_hangs(
     settings = folder / "task.toml"
     settings.write_text(settings.read_text().replace("timeout_sec = 20", "timeout_sec = 36000"))
     hanging = [each for each in corpus() if each.hangs]
-    trials: list[auditing.Trial] = []
+    trials: list[auditing.TriedExploit] = []
 
     async def run() -> Audit:
         async with asyncio.timeout(300):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from koderz.cli import app
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, filled, read_compose
+from koderz.systems.rollouts.compose import HARBOR_SERVICES, ComposeService, filled, read_compose
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network
@@ -24,7 +24,7 @@ from koderz.systems.workspaces.uncontained import Uncontained
 from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 
 
-def service(folder: Path, settings: dict[str, Any], known: dict[str, str] | None = None) -> Service:
+def service(folder: Path, settings: dict[str, Any], known: dict[str, str] | None = None) -> ComposeService:
     path = folder / "docker-compose.yaml"
     path.write_text(yaml.safe_dump({"services": {"any-name": settings}}))
     return read_compose(path, known or {})
@@ -59,7 +59,7 @@ def task(
     ],
 )
 def test_compose_settings_of_an_idle_container_make_no_difference(tmp_path: Path, settings: dict[str, Any]) -> None:
-    assert service(tmp_path, settings) == Service()
+    assert service(tmp_path, settings) == ComposeService()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_compose_limits_are_those_of_commands(tmp_path: Path) -> None:
     limits = {"deploy": {"resources": {"limits": {"cpus": "1.5", "memory": "2G"}}}}
     found = task(tmp_path / "t", limits)
     assert (found.asked, unmet(found, "local")) == (RequestedResources(1.5, 2048), "")
-    assert service(tmp_path, {"cpus": 2, "mem_limit": "512m"}) == Service(cpus=2.0, memory_mb=512)
+    assert service(tmp_path, {"cpus": 2, "mem_limit": "512m"}) == ComposeService(cpus=2.0, memory_mb=512)
 
 
 def test_compose_variables_are_filled_in(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_compose_file_without_services_is_none(tmp_path: Path) -> None:
     assert read_compose(path, {}).lacks == [("services db, web", "one named main or client")]
 
 
-def several(folder: Path, settings: dict[str, Any], more: dict[str, Any] | None = None) -> Service:
+def several(folder: Path, settings: dict[str, Any], more: dict[str, Any] | None = None) -> ComposeService:
     path = folder / "docker-compose.yaml"
     (folder / "db").mkdir()
     (folder / "db/Dockerfile").write_text("FROM x\n")

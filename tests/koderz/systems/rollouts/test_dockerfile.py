@@ -15,7 +15,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.build_context import Copy, Folder, copy_into, make_folder
-from koderz.systems.rollouts.dockerfile import Build, BuildStage, Run, follow
+from koderz.systems.rollouts.dockerfile import Build, BuildStage, RunCommand, follow
 from koderz.systems.rollouts.dockerfile_syntax import SyntaxFault, parse, replaced
 
 _CASES = [json.loads(line) for line in Path(__file__).with_name("dockerfiles.jsonl").read_text().splitlines()]
@@ -75,8 +75,8 @@ def _copied(stage: BuildStage, root: Path, image: Path | None = None) -> Path:
     return root
 
 
-def _commands(build: Build) -> list[Run]:
-    return [step for stage in build.stages for step in stage.steps if isinstance(step, Run)]
+def _commands(build: Build) -> list[RunCommand]:
+    return [step for stage in build.stages for step in stage.steps if isinstance(step, RunCommand)]
 
 
 def _files(root: Path) -> dict[str, str]:

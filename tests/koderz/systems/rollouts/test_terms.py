@@ -25,7 +25,7 @@ from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.terms import LIFTABLE, fresh_only, terms_of
 from koderz.systems.rollouts.trees import prepared
-from koderz.systems.rollouts.verifiers import Run
+from koderz.systems.rollouts.verifiers import VerifierRun
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
@@ -189,9 +189,9 @@ def test_terms_leave_what_no_test_turned_round_changes(solved: Solved, tmp_path:
 def _trial(*needed: str, carried: str = "workdir", reward: float = 1) -> Callable[[Terms], object]:
     """A trial that gets the reward where these guards are lifted."""
 
-    async def trial(terms: Terms) -> Run:
+    async def trial(terms: Terms) -> VerifierRun:
         passes = {*needed} <= {*terms.lifted} and carried in ("workdir", terms.carried)
-        return Run(Ended(0, ""), {"reward": reward * passes}, tests={"a": True, "b": False})
+        return VerifierRun(Ended(0, ""), {"reward": reward * passes}, tests={"a": True, "b": False})
 
     return trial
 
