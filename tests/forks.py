@@ -272,10 +272,12 @@ def _load() -> None:
 
 def _imported(name: str) -> ModuleType | None:
     """The module; None where it is of a system that was deleted, or stands on one."""
+    from koderz.settings.systems import OWN  # which who only asks for a fork has no need of
+
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if not f"{error.name}".startswith("koderz.systems."):
+        if error.name not in {f"koderz.systems.{system}" for system in OWN}:
             raise
         return None
 

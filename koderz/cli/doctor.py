@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,6 @@ from koderz.cli.console import counted, print_json, say, warn
 from koderz.cli.flags import Json
 from koderz.cli.options import with_settings
 from koderz.settings.toml import results_folder
-
-if TYPE_CHECKING:
-    pass
 
 _MARKS = {"ok": "ok", "missing": "missing", "broken": "BROKEN"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
@@ -282,17 +281,27 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
 
 def _writable(completion: Completion) -> Completion:
     """The answer without halves of surrogate pairs, which a model of another package may reply anywhere in it."""
-    said = json.dumps([getattr(completion, name) for name in _SAID], ensure_ascii=False, default=str)
+    said = {name: getattr(completion, name) for name in _SAID}
     try:
-        said.encode()
-    except UnicodeEncodeError:
-        whole = dict(zip(_SAID, json.loads(said.encode("utf-8", "replace")), strict=True))
-        return replace(completion, **whole | {name: tuple(whole[name]) for name in ("tool_calls", "items")})
-    return completion
+        whole = {name: _whole(value) for name, value in said.items()}
+        return completion if whole == said else replace(completion, **whole)
+    except RecursionError:  # no journal holds what is that deep; the fault says so when it is written
+        return completion
 
 
 _SAID = ("text", "reasoning", "finish_reason", "model", "raw", "tool_calls", "body", "items")
 """The parts of an answer that a model words."""
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case Mapping():
+            return {_whole(name): _whole(each) for name, each in value.items()}
+        case tuple() | list():
+            return type(value)(map(_whole, value))
+    return value
 
 
 def _role(ask: Ask, arm: Arm) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `linux.inside`
+TYPE_CHECKING = False  # which process 1 of a sandbox would wait for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

@@ -131,7 +131,7 @@ def own_systems() -> tuple[System, ...]:
         try:
             found.append(importlib.import_module(f"koderz.systems.{name}").SYSTEM)
         except ModuleNotFoundError as error:
-            if (error.name or "").removeprefix("koderz.systems.") not in OWN:  # koderz may be installed without one
+            if error.name not in {f"koderz.systems.{each}" for each in OWN}:  # koderz may be installed without one
                 raise
     return tuple(found)
 

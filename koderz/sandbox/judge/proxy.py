@@ -200,6 +200,8 @@ class Proxy:
             self._send(data)
         except LostCandidate:
             # A candidate that ends while it loads, or prints, says why first, and may be gone before it is asked.
+            # All that it said is here. One that only reads no more is lost, too: nobody waits for what it may say.
+            self._connection.setblocking(False)
             while (said := self._receive())[0] not in wire.LOSSES:
                 pass
             raise LostCandidate(said[0], _decoded(said[1])) from None

@@ -216,7 +216,7 @@ class Backend(Protocol):
     enforces: Mapping[str, Enforcer]  # how it holds commands to `cpus`, `memory_mb`, `storage_mb` and `network`
 
     async def run(self, command: Command, place: Path) -> Ended:
-        """Runs a command in a folder of `folders`, until its whole process tree has ended.
+        """Runs a command in a folder of `sandbox.scratch`, until its whole process tree has ended.
 
         Raises Fault where it can't be started.
         """

@@ -1,8 +1,8 @@
 """The system `workspaces`: repositories in which something works that isn't trusted, such as an agent or a patch.
 
-`git` makes checkouts and takes diffs, `folders` is where they lie, `local` and `docker` run commands in them, and
-`inside` is what runs beside a command in its sandbox. Rollouts and patches stand on it. What a command is and is held
-to says `koderz.sandbox.workspace`.
+`git` makes checkouts and takes diffs, `local` and `docker` run commands in them, and `inside` is what runs beside a
+command in its sandbox. Rollouts and patches stand on it. What a command is and is held to says
+`koderz.sandbox.workspace`.
 """
 
 from __future__ import annotations

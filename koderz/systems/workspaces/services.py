@@ -23,7 +23,7 @@ from koderz.sandbox.workspace import Services
 from koderz.systems.workspaces.folders import without
 from koderz_tracker.causes import Cause
 
-_LOOK_SECONDS = 0.2  # between looks for whether a place is still there
+_GONE_SECONDS = 0.2  # between looks for whether a place is still there
 _UP_SECONDS, _DOWN_SECONDS = 1800.0, 300.0
 _DOWN = ("down", "--volumes", "--remove-orphans", "--rmi", "local", "--timeout", "1")
 # Does it however koderz ends. The second time is for a container that was only about to be made.
@@ -68,7 +68,7 @@ class Projects:
             async with self._composed(services, online=online) as name:
                 begun.set_result(name)
                 while not self._closed and _identity(place) == _identity(handle):  # noqa: ASYNC110 nothing tells
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_GONE_SECONDS)
         except (Fault, OSError) as error:
             if not begun.done():
                 begun.set_exception(error)

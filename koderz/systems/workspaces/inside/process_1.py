@@ -63,9 +63,7 @@ class Setup:
     forks: bool
     counted: bool  # whether koderz is handed what counts the CPU of all processes
     port: int  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
-    guarded: dict[
-        str, Any
-    ]  # a `koderz.sandbox.workspace.RewardChannel`, whose folder comes with this; empty: there is none
+    guarded: dict[str, Any]  # a `sandbox.workspace.RewardChannel`, whose folder comes with this; empty: there is none
     reachable: bool  # whether koderz is handed sockets of this network, as it asks for them; not beside `port`
 
     def __init__(self, **values: Any) -> None:

@@ -32,3 +32,13 @@ def test_candidate_that_is_gone_before_it_is_asked_has_said_why(said: bytes, kin
             Proxy(ours, "f")(1)
 
     assert (raised.value.kind, raised.value.payload) == (kind, payload)
+
+
+def test_candidate_that_only_reads_no_more_is_lost_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.shutdown(socket.SHUT_RD)
+        with pytest.raises(LostCandidate) as raised:
+            Proxy(ours, "f")(1)
+
+    assert raised.value.kind == b""

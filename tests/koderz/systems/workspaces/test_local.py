@@ -296,7 +296,7 @@ def test_threads_run_and_processes_do_not_without_forks(runs: Runs) -> None:
 _KILLED = """
 import asyncio, sys
 from koderz.sandbox.workspace import Command
-from koderz.systems.workspaces.folders import scratch
+from koderz.sandbox.scratch import scratch
 from koderz.systems.workspaces.local import Local
 
 async def main():
@@ -318,20 +318,20 @@ def test_killed_koderz_leaves_nothing(runs: Runs) -> None:
         assert len(children) >= 3
         koderz.send_signal(signal.SIGKILL)
     wait_for(lambda: are_gone(children))
-    again = "from koderz.systems.workspaces.folders import own_folder; own_folder()"
+    again = "from koderz.sandbox.scratch import own_folder; own_folder()"
     subprocess.run([sys.executable, "-c", again], check=True)
     assert not place.parent.exists()
 
 
 @pytest.mark.slow
 def test_folders_of_other_processes_that_live_are_left_alone() -> None:
-    line = "from koderz.systems.workspaces.folders import own_folder; print(own_folder(), flush=True); input()"
+    line = "from koderz.sandbox.scratch import own_folder; print(own_folder(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout
         folder = Path(other.stdout.readline().strip())
-        again = "from koderz.systems.workspaces.folders import own_folder; own_folder()"
+        again = "from koderz.sandbox.scratch import own_folder; own_folder()"
         subprocess.run([sys.executable, "-c", again], check=True)
         assert folder.exists()
         other.kill()
