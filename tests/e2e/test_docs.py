@@ -25,6 +25,7 @@ from koderz.suites import SUITES
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, LOGS, PAGES, ROOT, Reader, blocks, written
+from tests.forks import forks
 from tests.koderz.analysis.logs import writers
 from tests.loopback_modal import ModalServer
 
@@ -205,6 +206,17 @@ def test_architecture_page_is_what_the_imports_say() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/architecture.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@needs_jq
+def test_sessions_alone_print_what_they_print_on_their_page(tmp_path: Path) -> None:
+    """The program that makes them runs nothing else of the page, on which the last run is another."""
+    forks().write_command(tmp_path / "koderz")
+    command = [sys.executable, "scripts/session.py", "--check", "--koderz", str(tmp_path / "koderz")]
+    done = subprocess.run([*command, "docs/how-to/compare-models.md"], cwd=ROOT, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
