@@ -26,7 +26,7 @@ def _made(tree: Path) -> Path:
     (tree / "dead").symlink_to("../../nowhere")
     (tree / "out").symlink_to("/etc")
     with (tree / "sparse").open("wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(64 << 20)
     (tree / "shut/in/none").write_text("closed")
     (tree / "shut/in/none").chmod(0)
     os.mkfifo(tree / "pipe")
