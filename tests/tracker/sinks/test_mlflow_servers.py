@@ -137,7 +137,7 @@ def nasty_run(results: Path) -> Path:
     records: list[Record] = []
     for solver in solvers:
         for number in range(2):
-            reply = writable(NASTY) + ("x" * 10_000_000 if number else "")
+            reply = writable(NASTY) + ("x" * 10_000_000 if number and solver == solvers[0] else "")
             texts = {"program": reply, "feedback": "\0", "detail": "\0"}
             records += [
                 call(number, 1, solver=solver, text="write \0", reply=reply, reasoning="\0"),
