@@ -74,7 +74,7 @@ LOOKS_OF = "(selectors) => selectors.map((selector) => document.querySelector(se
 KINDS = """[...new Set([...document.querySelectorAll(":not(span)")].map((element) => {
   const { localName, classList, tabIndex, scrollWidth, clientWidth, scrollHeight, clientHeight } = element;
   const cut = scrollWidth > clientWidth || scrollHeight > clientHeight;
-  const keys = tabIndex >= 0 || element.querySelector("a[href], button, input, [tabindex]:not([tabindex="-1"])");
+  const keys = tabIndex >= 0 || element.querySelector("a[href], button, input, [tabindex]:not([tabindex='-1'])");
   const stuck = cut && !keys && /auto|scroll/.test(getComputedStyle(element).overflow);
   return [localName, ...classList, stuck].join(".");
 }))]"""
