@@ -299,8 +299,10 @@ def _whole(value: Any) -> Any:
             return value.encode("utf-8", "replace").decode()
         case Mapping():
             return {_whole(name): _whole(each) for name, each in value.items()}
-        case tuple() | list():
-            return type(value)(map(_whole, value))
+        case tuple():
+            return tuple(map(_whole, value))
+        case list():
+            return [*map(_whole, value)]
     return value
 
 

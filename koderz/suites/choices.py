@@ -50,21 +50,15 @@ def truthful_choice(row: Row, seed: int) -> ChoiceQuestion:
     Raises KoderzError for an invalid row.
     """
     if "Question" in row.fields:
-        question, best, wrong = (
-            row.text("Question"),
-            row.text("Best Answer"),
-            [text.strip() for text in row.text("Incorrect Answers").split(";") if text.strip()],
-        )
+        question, best = row.text("Question"), row.text("Best Answer")
+        wrong = [text.strip() for text in row.text("Incorrect Answers").split(";") if text.strip()]
     elif "mc1_targets" in row.fields:
-        targets = _struct(row, "mc1_targets", "choices")
+        question, targets = row.text("question"), _struct(row, "mc1_targets", "choices")
         choices, labels = targets["choices"], row.fields["mc1_targets"].get("labels")
         if not isinstance(labels, list) or len(labels) != len(choices) or labels.count(1) != 1:
             raise row.error("the field 'mc1_targets' has to hold a label for each choice, one of them 1")
         right = labels.index(1)
-        question, best, wrong = (
-            row.text("question"),
-            *(choices[right], [choice for number, choice in enumerate(choices) if number != right]),
-        )
+        best, wrong = choices[right], [choice for number, choice in enumerate(choices) if number != right]
     else:
         question, best, wrong = row.text("question"), row.text("best_answer"), row.texts("incorrect_answers")
     if not wrong or len(wrong) >= len(LETTERS):
