@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.judge.remote import INTERPRETER, VARIABLES
-from koderz.sandbox.process import kill
+from koderz.sandbox.process import reap
 
 LABEL = "koderz=sandbox"  # docker ps --filter label=koderz=sandbox
 ANSWER_SECONDS = 60.0
@@ -95,8 +95,7 @@ class ContainerClient:
         except TimeoutError:
             return 1, f"no answer in {seconds:.0f} s"
         finally:
-            kill(process)
-            await process.wait()
+            await reap(process)
         status = process.returncode or 0
         return status, output if not status else ((complaints or output).splitlines() or ["it gave no reason"])[-1]
 

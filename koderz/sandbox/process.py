@@ -116,15 +116,24 @@ async def begin(
     )
 
 
-def kill(process: asyncio.subprocess.Process) -> None:
-    """Kills a process of asyncio's, unless it is known to have ended.
+async def reap(process: asyncio.subprocess.Process) -> None:
+    """Kills a process of asyncio's, unless it is known to have ended, and waits for its end.
 
-    Use it in place of the process' own `kill`, which looks first whether it has ended: one that just has is reaped by
-    that, and asyncio reports 255 as its exit code (CPython issue 87744).
+    It waits however often it is cancelled: the pipes of a process that isn't waited for are left open. The process' own
+    `kill` looks first whether it has ended: one that just has is reaped by that, and asyncio reports 255 as its exit
+    code (CPython issue 87744).
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):  # it ended just now
             os.kill(process.pid, signal.SIGKILL)
+    waiting, cancelled = asyncio.create_task(process.wait()), False
+    while not waiting.done():
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _begun(line: Sequence[str], connection: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

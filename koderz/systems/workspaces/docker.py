@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
-from koderz.sandbox.process import kill
+from koderz.sandbox.process import reap
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve
 from koderz.settings.paths import home_folder
@@ -235,8 +235,7 @@ class _Clock:
     async def close(self) -> None:
         """Ends it, and with it the container."""
         self.sockets.close()
-        kill(self.client)
-        await self.client.wait()
+        await reap(self.client)
 
 
 def _user_of(place: Path) -> str:
@@ -424,9 +423,7 @@ async def _followed(
         return "disk" if watching.done() else "timeout"
     finally:
         watching.cancel()
-        if not ended.done():
-            kill(client)
-            await ended
+        await reap(client)
 
 
 async def _begun(

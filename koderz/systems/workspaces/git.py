@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.process import kill
+from koderz.sandbox.process import reap
 from koderz.systems.workspaces.diffable import diffable, fits, is_rules, undiffable
 from koderz.systems.workspaces.folders import keep_only
 from koderz.systems.workspaces.snapshots import Listing, changes, copy_tree, link_tree
@@ -471,8 +471,7 @@ async def _run(
     except TimeoutError:
         raise GitError(f"{name} takes longer than {_SECONDS:.0f} s") from None
     finally:
-        kill(process)
-        await process.wait()
+        await reap(process)
     if process.returncode not in accepted:
         messages = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         why = next((line for line in messages if line.startswith("fatal: ")), messages[-1])

@@ -21,7 +21,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.frames import take
 from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.process import begin, kill
+from koderz.sandbox.process import begin, reap
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Limits, Running, Unseen
 from koderz.systems.workspaces import inside, userland
@@ -410,12 +410,12 @@ async def _readable(channel: socket.socket) -> None:
 
 async def _gone(process: asyncio.subprocess.Process) -> None:
     """Waits for a process that is about to end; one that doesn't is ended, and all that it holds with it."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(1):
-            await process.wait()
-            return
-    kill(process)
-    await process.wait()
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await process.wait()
+    finally:
+        await reap(process)
 
 
 class Messages:

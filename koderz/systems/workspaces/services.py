@@ -17,7 +17,7 @@ from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox.docker import ANSWER_SECONDS, LOOK_SECONDS, ContainerClient
-from koderz.sandbox.process import kill
+from koderz.sandbox.process import reap
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Services
 from koderz.systems.workspaces.folders import without
@@ -152,5 +152,4 @@ async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER
     finally:
         with contextlib.suppress(Fault):
             await cli.output(*words, seconds=seconds)
-        kill(reaper)
-        await reaper.wait()
+        await reap(reaper)

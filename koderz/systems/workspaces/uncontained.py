@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from koderz.errors import Fault
+from koderz.sandbox.process import reap
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Command, Ended, Enforcer
 from koderz.systems.workspaces import userland
 from koderz.systems.workspaces.folders import TREE, make_tree
@@ -72,6 +73,7 @@ class Uncontained:
         finally:
             watching.cancel()
             _signal(process.pid, signal.SIGKILL)
+            await reap(process)
             await ended
         return Ended(process.returncode or 0, output.text(), cause, loop.time() - began)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from koderz.sandbox.launch import command
-from koderz.sandbox.process import begin, kill
+from koderz.sandbox.process import begin, reap
 from koderz.systems.workspaces import userland
 
 _LOAD_SECONDS = 30.0
@@ -69,8 +69,7 @@ class Interpreter:
     async def end(self) -> None:
         """Ends it, and what is forked from it."""
         self._orders.close()
-        kill(self._process)
-        await self._process.wait()
+        await reap(self._process)
 
 
 def fits(environment: Mapping[str, str]) -> bool:

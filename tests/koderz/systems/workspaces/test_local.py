@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,28 @@ async def test_timed_command_that_ends_at_once_closes_the_channel(local: Local, 
     async with local.started(Command(["no-such-program"]), place) as leg:
         assert await asyncio.get_running_loop().sock_recv(leg.channel, 100) == b""
         assert (await leg.ended).status == 127
+
+
+async def test_timed_command_that_is_left_as_it_ends_is_waited_for(
+    local: Local, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waitpid, here, may_end, waited_for = os.waitpid, threading.get_ident(), threading.Event(), set[int]()
+
+    def late(process: int, options: int) -> tuple[int, int]:
+        if threading.get_ident() != here:  # asyncio waits for its processes in threads
+            may_end.wait()
+            waited_for.add(process)
+        return waitpid(process, options)
+
+    monkeypatch.setattr(os, "waitpid", late)
+    try:
+        async with local.started(Command(["no-such-program"]), place) as leg:
+            loop = asyncio.get_running_loop()
+            assert await loop.sock_recv(leg.channel, 100) == b""
+            loop.call_later(0.1, may_end.set)
+        assert waited_for
+    finally:
+        may_end.set()
 
 
 def test_threads_run_and_processes_do_not_without_forks(runs: Runs) -> None:
