@@ -329,13 +329,15 @@ async def _ended_anyway(app: modal.App, entry: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        with suppress(Fault, ConnectionError):
-            async with _faults():
-                await end_sandboxes(_id(app), {_ENTRY: entry})
-            watching.stdin.write(b".")
-            await watching.stdin.drain()
-        watching.stdin.close()
-        await watching.wait()
+        try:
+            with suppress(Fault, ConnectionError):
+                async with _faults():
+                    await end_sandboxes(_id(app), {_ENTRY: entry})
+                watching.stdin.write(b".")
+                await watching.stdin.drain()
+        finally:
+            watching.stdin.close()  # at which it ends them itself, unless it was told that they are ended
+            await watching.wait()
 
 
 async def _terminated(sandbox: modal.Sandbox) -> None:

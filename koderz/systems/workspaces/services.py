@@ -150,6 +150,13 @@ async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER
     try:
         yield
     finally:
-        with contextlib.suppress(Fault):
-            await cli.output(*words, seconds=seconds)
-        await reap(reaper)
+        assert reaper.stdin
+        try:
+            with contextlib.suppress(Fault):
+                await cli.output(*words, seconds=seconds)
+            await reap(reaper)
+        finally:
+            reaper.stdin.close()  # at which it runs the words, where this is cancelled before they are run
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await reaper.wait()

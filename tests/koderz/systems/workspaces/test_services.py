@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
+from koderz.sandbox.docker import DOCKER, ContainerClient
 from koderz.sandbox.workspace import Command, Limits, Services
 from koderz.systems.workspaces.docker import Docker
+from koderz.systems.workspaces.services import ending_with
 from tests.conftest import PATIENCE, wait_for
 from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 
@@ -100,6 +103,34 @@ def test_services_are_taken_down_when_koderz_is_killed(state: Path, place: Path,
         wait_for((place / "checkout/begun").exists)
         koderz.send_signal(signal.SIGKILL)
     wait_for(lambda: "down" in steps(state))
+
+
+def test_words_are_run_though_koderz_is_interrupted_before_it_runs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = tmp_path / "docker"
+    client.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    ending = asyncio.Event()
+
+    async def hangs(*_: object, **__: object) -> str:
+        ending.set()
+        return await asyncio.Future()
+
+    async def left() -> None:
+        async with ending_with(DOCKER, "rm", "one"):
+            pass
+
+    async def interrupted() -> None:
+        task = asyncio.create_task(left())
+        await ending.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    monkeypatch.setattr(ContainerClient, "output", hangs)
+    asyncio.run(interrupted())
+    assert (tmp_path / "asked").read_text().splitlines()[0] == "rm one"
 
 
 @pytest.mark.docker
