@@ -324,6 +324,7 @@ def test_network_is_there_while_lines_are_followed_and_never_later(
         assert "a package" not in seen(task, local, f"{ask}; env | grep -i proxy")
 
 
+@pytest.mark.slow
 def test_pip_takes_wheels_of_the_folder(written: Callable[..., Rollout], local: Local, tmp_path: Path) -> None:
     lines = (
         "FROM ubuntu:24.04\nWORKDIR /work\nRUN python3 -m venv /opt/venv && /opt/venv/bin/pip install greeting==1.0\n"
