@@ -31,7 +31,7 @@ from koderz.systems.rollouts.files import RolloutFiles
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.suite import SAMPLE
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.workspaces import Stores
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.images import ImageStore

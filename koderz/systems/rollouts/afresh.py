@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from koderz.systems.rollouts.artifacts import Collected
 from koderz.systems.rollouts.carrying import carry_outside
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.images.tree import Layers

@@ -20,7 +20,7 @@ from typing import Any
 from koderz.sandbox.archives import tarfile_with_filters as tarfile
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command, Limits, Mount
-from koderz.systems.rollouts.tasks import PUBLISHED, Artifact, Rollout
+from koderz.systems.rollouts.task import PUBLISHED, Artifact, Rollout
 from koderz_tracker.files import write_whole
 
 PUBLISHED_FOLDER = "artifacts"

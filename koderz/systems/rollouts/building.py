@@ -17,11 +17,11 @@ from koderz.errors import KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.scratch import remove
 from koderz.sandbox.workspace import Command, Limits
-from koderz.systems.rollouts.build_context import Copy, copy_into
-from koderz.systems.rollouts.dockerfile import BuildStage, RunCommand
+from koderz.systems.rollouts.dockerfiles import BuildStage, RunCommand
+from koderz.systems.rollouts.dockerfiles.context import Copy, copy_into
 from koderz.systems.rollouts.environments import SCRATCH
 from koderz.systems.rollouts.packages import Packages, explained
-from koderz.systems.rollouts.tasks import Environment
+from koderz.systems.rollouts.task import Environment
 from koderz.systems.workspaces.built import NAMES, building, find_built, seal
 from koderz.systems.workspaces.folders import make_tree
 from koderz.systems.workspaces.hosted import HOST, host_image

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from koderz.sandbox.workspace import HOME, Backend
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces.images.changes import ImageChange, carry
 from koderz.systems.workspaces.images.tree import Layers, copy_file
 from koderz.systems.workspaces.local import Local

@@ -16,7 +16,7 @@ from koderz.settings.paths import cache_folder
 from koderz.systems.rollouts.checking import Checked
 from koderz.systems.rollouts.omissions import by_reason
 from koderz.systems.rollouts.runnable import Omission
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz_tracker.files import write_whole
 
 _SHOWN = 20  # reasons

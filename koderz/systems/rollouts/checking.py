@@ -12,7 +12,7 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.terms import terms_of
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 

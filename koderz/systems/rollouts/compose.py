@@ -13,8 +13,8 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Limits, Services
-from koderz.systems.rollouts.recipes import Recipe
-from koderz.systems.rollouts.tasks import Need, RequestedResources
+from koderz.systems.rollouts.dockerfiles.recipes import Recipe
+from koderz.systems.rollouts.task import Need, RequestedResources
 from koderz.systems.workspaces.cores import available_cores
 
 REFUSED = "what no container of koderz has"

@@ -26,7 +26,7 @@ from koderz.systems.rollouts.agents.adapters import ACP
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.runnable import Omission
-from koderz.systems.rollouts.tasks import Rollout, in_parts, with_digest
+from koderz.systems.rollouts.task import Rollout, in_parts, with_digest
 from koderz.systems.workspaces.opening import has_workspaces
 
 

@@ -15,8 +15,8 @@ from koderz.systems.rollouts.instances import read_rollouts
 from koderz.systems.rollouts.registry import find_dataset
 from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.skill_evals import evals_files, read_evals
-from koderz.systems.rollouts.swebench.rows import is_task_repository
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.swebench import is_task_repository
+from koderz.systems.rollouts.task import Rollout
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.systems.rollouts.build_context import Copy
-from koderz.systems.rollouts.dockerfile import Build, RunCommand, follow
-from koderz.systems.rollouts.tasks import Environment, Rollout, in_parts
+from koderz.systems.rollouts.dockerfiles import Build, RunCommand, follow
+from koderz.systems.rollouts.dockerfiles.context import Copy
+from koderz.systems.rollouts.task import Environment, Rollout, in_parts
 from koderz.systems.workspaces.built import NAMES
 from koderz.systems.workspaces.hosted import HOST, host_image
 from koderz.systems.workspaces.images import ImageStore, StoredImage

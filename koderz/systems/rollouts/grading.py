@@ -25,10 +25,10 @@ from koderz.systems.rollouts.doubt import unbelieved
 from koderz.systems.rollouts.machines import is_separate, lay_separate, verifier_of
 from koderz.systems.rollouts.metrics import UNMEASURED, MetricValues, measure
 from koderz.systems.rollouts.rubrics import Scored, rewarded, scored
+from koderz.systems.rollouts.swebench import Instance
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.places import InstancePlaces
-from koderz.systems.rollouts.swebench.rows import Instance
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult, run_script

@@ -13,7 +13,19 @@ from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.additions import Addition, server_name
 from koderz.systems.rollouts.compose import HARBOR_SERVICES, ComposeService, needs_of, read_compose, with_service
-from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
+from koderz.systems.rollouts.dockerfiles.recipes import Recipe, read_dockerfile
+from koderz.systems.rollouts.task import (
+    Artifact,
+    CollectHook,
+    Healthcheck,
+    Need,
+    Network,
+    RequestedResources,
+    Rollout,
+    Rubric,
+    Stage,
+    Verifier,
+)
 from koderz.systems.rollouts.task_toml import (
     AgentTable,
     ArtifactTable,
@@ -25,18 +37,6 @@ from koderz.systems.rollouts.task_toml import (
     artifact_of,
     megabytes,
     read_task_toml,
-)
-from koderz.systems.rollouts.tasks import (
-    Artifact,
-    CollectHook,
-    Healthcheck,
-    Need,
-    Network,
-    RequestedResources,
-    Rollout,
-    Rubric,
-    Stage,
-    Verifier,
 )
 from koderz.systems.workspaces.folders import files_below
 

@@ -6,8 +6,8 @@ import ast
 import random
 from collections.abc import Iterator
 
+from koderz.systems.rollouts.doubt import ScriptReader, tests_in
 from koderz.systems.rollouts.literals import Edit
-from koderz.systems.rollouts.opposites import ScriptReader, tests_in
 
 
 def impossible(source: str, draw: random.Random, *, contradicted: bool) -> str:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from koderz.systems.rollouts.harbor_tasks import IMAGED
+from koderz.systems.rollouts.swebench import DEPRECATED, Instance, read_instances, with_substitute
 from koderz.systems.rollouts.swebench.places import SECONDS, variables_of
-from koderz.systems.rollouts.swebench.rows import DEPRECATED, Instance, read_instances, with_substitute
-from koderz.systems.rollouts.tasks import Need, Network, Repo, Rollout, Rubric
+from koderz.systems.rollouts.task import Need, Network, Repo, Rollout, Rubric
 from koderz.systems.workspaces.environments import EnvironmentRule, read_environments
 from koderz.systems.workspaces.images import ImageStore
 

@@ -15,7 +15,7 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount
 from koderz.systems.rollouts.artifacts import Collected, put_back
 from koderz.systems.rollouts.building import build
-from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Verifier
+from koderz.systems.rollouts.task import Healthcheck, Rollout, Verifier
 from koderz.systems.rollouts.tools import command_with, stands_in
 from koderz.systems.rollouts.trees import shown
 from koderz.systems.workspaces import git

@@ -13,11 +13,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from koderz.systems.rollouts.build_context import Copy
-from koderz.systems.rollouts.dockerfile import Build, RunCommand, follow
+from koderz.systems.rollouts.dockerfiles import Build, RunCommand, follow
+from koderz.systems.rollouts.dockerfiles.context import Copy
 from koderz.systems.rollouts.environments import Making
 from koderz.systems.rollouts.packages import present
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import userland
 from koderz.systems.workspaces.hosted import HOST, host_image
 from koderz.systems.workspaces.images import UnpackedImage

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.formats import require_work
 from koderz.systems.rollouts.runnable import Omission
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 
 _FOLDERS = re.compile(r"(?<![\w.])/[^\s:]*/(?=[^/\s])")  # of a path, which differ from task to task
 _QUOTED = re.compile(r"\"[^\"]*\"|(?<!\w)'[^']*'")

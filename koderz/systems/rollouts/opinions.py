@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from koderz.suites.reviews import LONGEST, reviewed
-from koderz.systems.rollouts.tasks import Rollout, Rubric
+from koderz.systems.rollouts.task import Rollout, Rubric
 from koderz.types import Reply
 
 _SCHEMA: Mapping[str, Any] = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
     from koderz.systems.rollouts.config import Config
-    from koderz.systems.rollouts.tasks import Rollout
+    from koderz.systems.rollouts.task import Rollout
 
 
 @dataclass(slots=True)

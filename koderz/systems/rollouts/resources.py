@@ -9,7 +9,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Backend
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout
+from koderz.systems.rollouts.task import Network, RequestedResources, Rollout
 from koderz.systems.workspaces.cores import available_cores
 
 OFFLINE = Network("no-network")

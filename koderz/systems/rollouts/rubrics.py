@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces.scripts import ScriptResult
 
 

@@ -10,7 +10,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox.docker import CLIENTS
 from koderz.systems.rollouts.environments import Making, environed
 from koderz.systems.rollouts.harbor_tasks import IMAGED
-from koderz.systems.rollouts.tasks import Rollout, in_parts
+from koderz.systems.rollouts.task import Rollout, in_parts
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.services import has_compose
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from koderz.solvers.handles import WorkspaceHandle
-from koderz.systems.rollouts.tasks import Rollout, Stage
+from koderz.systems.rollouts.task import Rollout, Stage
 from koderz.types import Task, Verdict
 
 Rewards = Mapping[str, float]

@@ -34,7 +34,7 @@ from koderz.systems.rollouts.rubrics import expected
 from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
 from koderz.systems.rollouts.skill_evals import skill_notices
-from koderz.systems.rollouts.tasks import Rollout, in_parts
+from koderz.systems.rollouts.task import Rollout, in_parts
 from koderz.systems.rollouts.terms import fresh_only, terms_of
 from koderz.systems.rollouts.tools import stands_in
 from koderz.systems.rollouts.use import USED

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.datasets import Dataset
     from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.runnable import Omission
-    from koderz.systems.rollouts.tasks import Rollout
+    from koderz.systems.rollouts.task import Rollout
 
 Places = Annotated[
     list[Path],

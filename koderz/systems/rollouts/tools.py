@@ -19,7 +19,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox.archives import damage
 from koderz.sandbox.scratch import own_folder
 from koderz.sandbox.workspace import Mount
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import userland
 
 TOOLS = "/opt/koderz/tools"

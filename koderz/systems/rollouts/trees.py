@@ -13,7 +13,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command, Images, Limits
 from koderz.systems.rollouts.swebench.places import break_tree
-from koderz.systems.rollouts.tasks import Rollout, Step
+from koderz.systems.rollouts.task import Rollout, Step
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.local import Local

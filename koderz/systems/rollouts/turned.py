@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from koderz.sandbox.scratch import scratch
-from koderz.systems.rollouts.doubt import unbelieved
-from koderz.systems.rollouts.opposites import opposites
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.doubt import opposites, unbelieved
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.verifiers import VerifierRun
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.scripts import TAMPERED, Canaries, Script, ScriptResult

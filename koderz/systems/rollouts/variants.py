@@ -13,7 +13,7 @@ from koderz.systems.rollouts.config import Config, TaskEntry
 from koderz_tracker.scrubber import Scrubber, is_secret_variable
 
 if TYPE_CHECKING:
-    from koderz.systems.rollouts.tasks import Rollout
+    from koderz.systems.rollouts.task import Rollout
 
 Shown = Mapping[str, str | None]
 """Settings by name as they may be shown: None if an entry lacks a setting, a number for a secret."""

@@ -21,7 +21,7 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHANNEL_GUARDS, Backend, Command, Ended, Mount, RewardChannel
 from koderz.systems.rollouts.machines import test_command, verifier_of
 from koderz.systems.rollouts.reporting import reporting, tests_in
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 
 LOGS = "/logs/verifier"
 """The folder of rewards, as a verifier sees it."""

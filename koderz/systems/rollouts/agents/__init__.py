@@ -26,7 +26,7 @@ async def judged(
     `actions`: the tools that it called, once it has ended, which tell whether it used what its arm gives it.
     """
     from koderz.systems.rollouts.stages import in_stages  # help needs the options of agents, not what they work on
-    from koderz.systems.rollouts.tasks import Rollout
+    from koderz.systems.rollouts.task import Rollout
     from koderz.systems.rollouts.use import used_in
 
     async def worked(part: Task) -> Verdict:

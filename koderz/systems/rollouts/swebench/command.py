@@ -13,7 +13,7 @@ from koderz.cli.flags import SummaryJson
 from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
-    from koderz.systems.rollouts.swebench.regrade import Regraded
+    from koderz.systems.rollouts.swebench.judging import Regraded
 
 
 def regrade(
@@ -50,7 +50,7 @@ def regrade(
 
     import orjson
 
-    from koderz.systems.rollouts.swebench.regrade import regraded
+    from koderz.systems.rollouts.swebench.judging import regraded
 
     found: list[Regraded] = []
 

@@ -16,8 +16,8 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.scratch import remove, scratch
 from koderz.sandbox.workspace import Backend, Command, Ended, Images, Limits, Mount
-from koderz.systems.rollouts.swebench.rows import Instance
-from koderz.systems.rollouts.swebench.scripts import EvalScript
+from koderz.systems.rollouts.swebench import Instance
+from koderz.systems.rollouts.swebench.dialects import EvalScript
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.environments import interpreter_of
 from koderz.systems.workspaces.folders import new_path

@@ -12,7 +12,7 @@ import pytest
 from koderz.errors import Unreachable
 from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.grading import Graded, grade
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.trees import prepared
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.local import Local

@@ -18,7 +18,7 @@ from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network
 from koderz.systems.rollouts.runnable import unmet
-from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout, Verifier
+from koderz.systems.rollouts.task import Network, RequestedResources, Rollout, Verifier
 from koderz.systems.rollouts.trees import prepared
 from koderz.systems.workspaces.uncontained import Uncontained
 from tests.koderz.systems.workspaces.test_docker import asked, stand_in

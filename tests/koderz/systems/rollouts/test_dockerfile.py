@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.build_context import Copy, Folder, copy_into, make_folder
-from koderz.systems.rollouts.dockerfile import Build, BuildStage, RunCommand, follow
-from koderz.systems.rollouts.dockerfile_syntax import SyntaxFault, parse, replaced
+from koderz.systems.rollouts.dockerfiles import Build, BuildStage, RunCommand, follow
+from koderz.systems.rollouts.dockerfiles.context import Copy, Folder, copy_into, make_folder
+from koderz.systems.rollouts.dockerfiles.syntax import SyntaxFault, parse, replaced
 
 _CASES = [json.loads(line) for line in Path(__file__).with_name("dockerfiles.jsonl").read_text().splitlines()]
 _LINES = [folder / "shared/data/cases/dockerfile_lines.tsv.gz" for folder in Path(__file__).parents]

@@ -21,7 +21,7 @@ from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.stages import StepWork, goes_on, rewards_of, summed_up
-from koderz.systems.rollouts.tasks import Rollout, Stage
+from koderz.systems.rollouts.task import Rollout, Stage
 from koderz.systems.rollouts.trees import files_shown
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local

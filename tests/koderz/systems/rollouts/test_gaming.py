@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces.scripts import Script
 from tests.koderz.systems.rollouts.test_grading import (
     _FORGED,

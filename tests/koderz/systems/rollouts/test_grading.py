@@ -14,7 +14,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.systems.rollouts.grading import Graded, grade
-from koderz.systems.rollouts.tasks import Rollout, Rubric
+from koderz.systems.rollouts.task import Rollout, Rubric
 from koderz.systems.rollouts.trees import prepared
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.guarding import guard

@@ -13,8 +13,8 @@ from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.omissions import ignored_keys
 from koderz.systems.rollouts.runnable import unmet
+from koderz.systems.rollouts.task import Artifact, CollectHook, Healthcheck, Network, RequestedResources, Rollout
 from koderz.systems.rollouts.task_toml import TaskTable, read_task_toml
-from koderz.systems.rollouts.tasks import Artifact, CollectHook, Healthcheck, Network, RequestedResources, Rollout
 from koderz.systems.workspaces.images import ImageStore
 from tests.koderz.systems.workspaces.images.made import docker_save, folder, layer
 

@@ -12,7 +12,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.systems.rollouts.opinions import opinions
-from koderz.systems.rollouts.tasks import Rollout, Rubric
+from koderz.systems.rollouts.task import Rollout, Rubric
 from koderz.types import Message
 from tests.conftest import Shell
 

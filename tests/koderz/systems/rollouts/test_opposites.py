@@ -11,7 +11,7 @@ from decimal import Decimal
 
 import pytest
 
-from koderz.systems.rollouts.opposites import opposites
+from koderz.systems.rollouts.doubt import opposites
 
 _FORM = "import x\n\n\nclass TestIt:\n    def test_a(self):\n        g = 1\n        {}\n"
 

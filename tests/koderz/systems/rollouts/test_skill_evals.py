@@ -18,7 +18,7 @@ from koderz.systems.rollouts.opinions import opinions
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.skill_evals import skill_problems
 from koderz.systems.rollouts.suite import RolloutsSuite
-from koderz.systems.rollouts.tasks import Rollout, SkillEval
+from koderz.systems.rollouts.task import Rollout, SkillEval
 from koderz.types import Message
 from tests.conftest import Shell
 

@@ -22,7 +22,7 @@ from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, Published, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import RolloutsSuite
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.terms import LIFTABLE, fresh_only, terms_of
 from koderz.systems.rollouts.trees import prepared
 from koderz.systems.rollouts.verifiers import VerifierRun

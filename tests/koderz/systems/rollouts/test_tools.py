@@ -16,7 +16,7 @@ import pytest
 
 from koderz.errors import Fault, KoderzError
 from koderz.systems.rollouts.guest import main as guest
-from koderz.systems.rollouts.tasks import Network, Rollout
+from koderz.systems.rollouts.task import Network, Rollout
 from koderz.systems.rollouts.tools import command_with, stands_in
 from tests.koderz.systems.rollouts.test_events import REWARD, Run
 from tests.koderz.systems.rollouts.test_events import run as run_fixture

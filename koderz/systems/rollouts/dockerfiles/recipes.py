@@ -15,10 +15,10 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Services
-from koderz.systems.rollouts.build_context import Copy, Folder
-from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, RunCommand, follow
-from koderz.systems.rollouts.dockerfile_syntax import parse
-from koderz.systems.rollouts.tasks import RequestedResources, Step
+from koderz.systems.rollouts.dockerfiles import PATH, ROOT, SHELL, Build, BuildStep, RunCommand, follow
+from koderz.systems.rollouts.dockerfiles.context import Copy, Folder
+from koderz.systems.rollouts.dockerfiles.syntax import parse
+from koderz.systems.rollouts.task import RequestedResources, Step
 from koderz.systems.workspaces import userland
 from koderz.systems.workspaces.images import StoredImage
 

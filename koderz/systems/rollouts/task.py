@@ -14,8 +14,8 @@ from koderz.systems.workspaces.scripts import Script
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.additions import Addition
-    from koderz.systems.rollouts.dockerfile import Build
-    from koderz.systems.rollouts.swebench.rows import Instance
+    from koderz.systems.rollouts.dockerfiles import Build
+    from koderz.systems.rollouts.swebench import Instance
 
 Format = Literal["tb", "harbor", "terminal-bench", "swebench", "evals"]
 

@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.build_context import Copy, Folder, Inline, changed_mode, ignored_by, require_found
-from koderz.systems.rollouts.dockerfile_syntax import (
-    Heredoc,
-    Instruction,
-    SyntaxFault,
-    parse,
-    replaced,
-)
+from koderz.systems.rollouts.dockerfiles.context import Copy, Folder, Inline, changed_mode, ignored_by, require_found
+from koderz.systems.rollouts.dockerfiles.syntax import Heredoc, Instruction, SyntaxFault, parse, replaced
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The programs' folders of an image that names none."""
