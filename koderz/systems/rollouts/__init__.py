@@ -12,8 +12,8 @@ SYSTEM = System(
     suites={"rollouts": f"{_HERE}.suite:RolloutsSuite"},
     solvers={
         "agent:koderz": f"{_HERE}.agents.own:koderz_agent",
-        "agent:oracle": f"{_HERE}.agents.given:oracle",
-        "agent:nop": f"{_HERE}.agents.given:nop",
+        "agent:oracle": f"{_HERE}.agents.own:oracle",
+        "agent:nop": f"{_HERE}.agents.own:nop",
         "agent:scripted": f"{_HERE}.agents.command_line:scripted",
         "agent:codex": f"{_HERE}.agents.command_line:codex",
         "agent:claude-code": f"{_HERE}.agents.command_line:claude_code",
@@ -22,7 +22,7 @@ SYSTEM = System(
         "agent:*": f"{_HERE}.agents.command_line:solver_of",
     },
     agents={
-        name: f"{_HERE}.agents.{name.replace('-', '_')}:adapter"
+        name: f"{_HERE}.agents.adapters:{name.replace('-', '_')}"
         for name in ("codex", "claude-code", "aider", "mini-swe-agent")
     },
     options={
@@ -38,7 +38,7 @@ SYSTEM = System(
         "atif": f"{_HERE}.atif:atif",
         "skill-creator": f"{_HERE}.skill_creator:skill_creator",
     },
-    checks={"rollouts": f"{_HERE}.agents.checks:check"},
+    checks={"rollouts": f"{_HERE}.doctor:check"},
     commands={
         "rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests."),
         "helps": (f"{_HERE}.helps.command:helps", "Tell whether a skill or server helps an agent."),

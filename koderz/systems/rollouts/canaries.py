@@ -20,10 +20,10 @@ from koderz.sandbox.workspace import Backend
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.checking import fails_own_solution
-from koderz.systems.rollouts.config import Config, TaskEntry
 from koderz.systems.rollouts.impossible import impossible
 from koderz.systems.rollouts.options import AMOUNT
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.config import Config, TaskEntry
 from koderz.systems.rollouts.turned import test_files, with_tests
 from koderz.systems.rollouts.workspaces import open_backend
 from koderz.systems.workspaces.images import ImageStore

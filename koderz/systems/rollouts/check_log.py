@@ -14,9 +14,8 @@ from typing import Any, Self
 from koderz.errors import StorageError
 from koderz.settings.paths import cache_folder
 from koderz.systems.rollouts.checking import Checked
-from koderz.systems.rollouts.omissions import by_reason
-from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.runnable import Omission, by_reason
 from koderz_tracker.files import write_whole
 
 _SHOWN = 20  # reasons

@@ -8,7 +8,7 @@ from typing import Self
 
 from koderz.cli.console import elapsed, is_live, say, warn
 from koderz.systems.rollouts.checking import Checked
-from koderz.systems.rollouts.runnable import Omission
+from koderz.systems.rollouts.tasks.runnable import Omission
 
 _CLEAR = "\r\x1b[K"
 _BAR = 24  # columns

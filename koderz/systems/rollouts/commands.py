@@ -30,10 +30,10 @@ from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
-    from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.results import Benchmark
+    from koderz.systems.rollouts.tasks.config import Config
     from koderz.systems.workspaces.images import ImageStore
 
 DATA = Path("data")
@@ -94,8 +94,8 @@ def run(
         koderz rollouts run
         koderz rollouts run tasks/sample.toml --agent oracle
     """
-    from koderz.systems.rollouts.formats import loading_once
     from koderz.systems.rollouts.screen import RolloutsScreen
+    from koderz.systems.rollouts.tasks.formats import loading_once
 
     if timeout_sec is not None:
         front = replace(front, values={**front.values, "agent_timeout": timeout_sec})
@@ -164,11 +164,10 @@ def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None
 
 def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, Any]) -> tuple[Path, Config]:
     """The place of the tasks and the entries about them. Raises KoderzError if both or a broken one are given."""
-    from koderz.systems.rollouts.config import config_of, read_config
-    from koderz.systems.rollouts.datasets import read_dataset
-    from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import variables_of
     from koderz.systems.rollouts.suite import SAMPLE
+    from koderz.systems.rollouts.tasks.config import config_of, read_config
+    from koderz.systems.rollouts.tasks.datasets import read_dataset, stood_in
 
     if config and dataset:
         raise KoderzError(f"{config} and --dataset {dataset}: give one of them")
@@ -189,8 +188,7 @@ def _runnable(
     Raises KoderzError if there are none.
     """
     from koderz.systems.rollouts.agents.adapters import require_taken
-    from koderz.systems.rollouts.omissions import require_none, workable
-    from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, runnable
+    from koderz.systems.rollouts.tasks.runnable import ROOTED, Omission, placed, require_none, runnable, workable
     from koderz.systems.rollouts.terms import fresh_only
     from koderz.systems.workspaces.images import ImageStore
 
@@ -239,7 +237,7 @@ def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Con
     """The entries with those of canaries among them, as many as are asked for."""
     from koderz.systems.rollouts.canaries import canaries_of, with_canaries
     from koderz.systems.rollouts.options import wrong_amount
-    from koderz.systems.rollouts.runnable import ROOTED, placed
+    from koderz.systems.rollouts.tasks.runnable import ROOTED, placed
     from koderz.systems.workspaces.images import ImageStore
 
     amount = said["canaries"]
@@ -257,7 +255,7 @@ def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Con
 def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
     """Raises KoderzError for a risky configuration, unless it is trusted."""
     from koderz.settings.trust import require_trust
-    from koderz.systems.rollouts.config import risks_of
+    from koderz.systems.rollouts.tasks.config import risks_of
 
     for where, risk in risks_of(config, settled).items():
         require_trust(config.text.encode(), f"{where}: this could {risk}", grant=grant)
@@ -314,8 +312,7 @@ def matrix_of(
     """
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.rollouts.agents.adapters import require_taken
-    from koderz.systems.rollouts.config import found_beside
-    from koderz.systems.rollouts.variants import Variants, settings_label
+    from koderz.systems.rollouts.tasks.config import Variants, found_beside, settings_label
 
     arms: dict[tuple[object, ...], MatrixArm] = {}
     cells = []

@@ -14,8 +14,8 @@ import orjson
 
 from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.story import Story, agent_version
+from koderz.systems.rollouts.agents import EVALUATION
 from koderz.systems.rollouts.files import DOCUMENT, RolloutsDocument
-from koderz.systems.rollouts.stages import EVALUATION
 from koderz_tracker.files import write_whole
 from koderz_tracker.records import Fault, Plan
 

@@ -14,10 +14,10 @@ from typing import cast
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount
 from koderz.systems.rollouts.artifacts import Collected, put_back
-from koderz.systems.rollouts.building import build
+from koderz.systems.rollouts.environments.building import build
+from koderz.systems.rollouts.environments.trees import shown
 from koderz.systems.rollouts.task import Healthcheck, Rollout, Verifier
 from koderz.systems.rollouts.tools import command_with, stands_in
-from koderz.systems.rollouts.trees import shown
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.guarding import guard

@@ -18,8 +18,8 @@ from koderz.systems.rollouts.files import DOCUMENT, RolloutsDocument, RunEntry, 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
-    from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.task import Rollout
+    from koderz.systems.rollouts.tasks.config import Config
 
 
 @dataclass(slots=True)

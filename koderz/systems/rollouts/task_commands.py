@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
     from koderz.settings.schema import Settings
     from koderz.systems.rollouts.audit import Audit
-    from koderz.systems.rollouts.datasets import Dataset
     from koderz.systems.rollouts.environments import Making
-    from koderz.systems.rollouts.runnable import Omission
     from koderz.systems.rollouts.task import Rollout
+    from koderz.systems.rollouts.tasks.datasets import Dataset
+    from koderz.systems.rollouts.tasks.runnable import Omission
 
 Places = Annotated[
     list[Path],
@@ -122,10 +122,9 @@ def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_confi
     """The tasks at these places as they are written. Raises KoderzError for a place that has none."""
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
-    from koderz.systems.rollouts.datasets import Dataset, each_once, read_dataset
-    from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import Omission
+    from koderz.systems.rollouts.tasks.datasets import Dataset, each_once, read_dataset, stood_in
+    from koderz.systems.rollouts.tasks.runnable import Omission
     from koderz.systems.workspaces.images import ImageStore
 
     given = {"suite": "rollouts", **given}
@@ -148,7 +147,7 @@ def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bo
     """The tasks at these places. Raises KoderzError for a place that has none."""
     from koderz.systems.rollouts.environments import notes_on
     from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import ROOTED, placed, runnable
+    from koderz.systems.rollouts.tasks.runnable import ROOTED, placed, runnable
     from koderz.systems.rollouts.workspaces import open_backend
 
     datasets, written, making, settings = read_places(places, given, trust_config=trust_config)
@@ -166,7 +165,7 @@ def _tasks_and_backend(
     places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
 ) -> tuple[Sequence[Rollout], Backend]:
     """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
-    from koderz.systems.rollouts.omissions import notices_of, require_none
+    from koderz.systems.rollouts.tasks.runnable import notices_of, require_none
 
     found = _found(places, given, trust_config=trust_config)
     total = len(found.tasks) + len(found.left_out)

@@ -23,8 +23,8 @@ from koderz.systems.rollouts.afresh import Solution, Terms, Work
 from koderz.systems.rollouts.grading import Published, grade_published, is_published_alone, run_believed
 from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.runnable import Omission
 from koderz.systems.rollouts.verifiers import VerifierRun
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
 from koderz.systems.workspaces import git

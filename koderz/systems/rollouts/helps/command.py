@@ -76,9 +76,9 @@ def helps(
         koderz helps --skill sql-style --dataset tasks --agent codex --max-cost 20
         koderz helps --skill sql-style@v1 --skill sql-style --dataset tasks --dry-run
     """
-    from koderz.systems.rollouts.formats import loading_once
     from koderz.systems.rollouts.helps.arms import arms_of, given_by
     from koderz.systems.rollouts.helps.sample import SKILL, write_tasks
+    from koderz.systems.rollouts.tasks.formats import loading_once
 
     options = {"skills": skill, "mcp": mcp, "context": context_file, "memory": memory, "system_prompt": system_prompt}
     named = {key: texts for key, texts in options.items() if texts}

@@ -10,7 +10,7 @@ from typing import Any
 
 from koderz.analysis.comparison import named_tasks
 from koderz.cli.console import counted
-from koderz.systems.rollouts.use import USED
+from koderz.systems.rollouts.additions import USED
 from koderz_tracker.breakdown import by_task
 from koderz_tracker.decisions import Told, each_of
 from koderz_tracker.rates import Interval

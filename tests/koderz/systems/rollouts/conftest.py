@@ -11,9 +11,9 @@ import pytest
 
 from koderz.errors import Unreachable
 from koderz.sandbox.scratch import scratch
+from koderz.systems.rollouts.environments.trees import prepared
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.task import Rollout
-from koderz.systems.rollouts.trees import prepared
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.test_grading import TASK, Grading

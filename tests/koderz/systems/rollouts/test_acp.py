@@ -19,7 +19,7 @@ from koderz.settings.trust import READS
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.agents import acp
 from koderz.systems.rollouts.agents.adapters import Dirs, Event, adapter_of
-from koderz.systems.rollouts.config import read_config, risks_of
+from koderz.systems.rollouts.tasks.config import read_config, risks_of
 from koderz.types import Reply
 from tests.koderz.systems.rollouts.test_bridge import Asked
 

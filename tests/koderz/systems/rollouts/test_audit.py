@@ -12,7 +12,7 @@ from koderz.errors import Fault
 from koderz.systems.rollouts import audit as auditing
 from koderz.systems.rollouts.audit import Audit, Audited, audit_tasks
 from koderz.systems.rollouts.exploits import Exploit, corpus
-from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.workspaces import Stores
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.hand_made import hand_made

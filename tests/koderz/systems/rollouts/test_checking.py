@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from koderz.cli import app
 from koderz.errors import Unreachable
 from koderz.systems.rollouts import checking
-from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.test_harbor_tasks import written
 

@@ -9,9 +9,9 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.commands import matrix_of
-from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
+from koderz.systems.rollouts.tasks.config import read_config
 
 
 def _written(folder: Path, text: str) -> Path:

@@ -15,12 +15,11 @@ import pytest
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.suites.suite import SuiteSource
-from koderz.systems.rollouts.config import read_config
-from koderz.systems.rollouts.datasets import Dataset, read_dataset
-from koderz.systems.rollouts.omissions import Reason, by_reason
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.suite import RolloutsSuite
+from koderz.systems.rollouts.tasks.config import read_config
+from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.tasks.runnable import Omission, Reason, by_reason
 
 from .test_harbor_tasks import written
 

@@ -23,12 +23,12 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended, Launch, Limits
 from koderz.systems.rollouts.agents.bridge import Bridge
-from koderz.systems.rollouts.building import build
-from koderz.systems.rollouts.datasets import read_dataset
 from koderz.systems.rollouts.environments import Making, environed, notes_on
-from koderz.systems.rollouts.needs import needs_of
+from koderz.systems.rollouts.environments.building import build
+from koderz.systems.rollouts.environments.needs import needs_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.datasets import read_dataset
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from koderz.systems.workspaces.built import NAMES, built_environments, kept_folder, remove_built
 from koderz.systems.workspaces.images import ImageStore

@@ -15,14 +15,13 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.solvers.handles import WorkspaceHandle
-from koderz.systems.rollouts.agents import judged
+from koderz.systems.rollouts.agents import StepWork, goes_on, judged, rewards_of, summed_up
 from koderz.systems.rollouts.artifacts import Collected, keep, put_back, unpack
 from koderz.systems.rollouts.checking import check
+from koderz.systems.rollouts.environments.trees import files_shown
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.stages import StepWork, goes_on, rewards_of, summed_up
 from koderz.systems.rollouts.task import Rollout, Stage
-from koderz.systems.rollouts.trees import files_shown
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 from koderz.types import Reply, Task, Verdict

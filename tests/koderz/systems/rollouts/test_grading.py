@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
+from koderz.systems.rollouts.environments.trees import prepared
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.task import Rollout, Rubric
-from koderz.systems.rollouts.trees import prepared
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.local import Local

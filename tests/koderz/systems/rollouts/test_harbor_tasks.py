@@ -10,11 +10,10 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.systems.rollouts.formats import load_task
-from koderz.systems.rollouts.omissions import ignored_keys
-from koderz.systems.rollouts.runnable import unmet
 from koderz.systems.rollouts.task import Artifact, CollectHook, Healthcheck, Network, RequestedResources, Rollout
-from koderz.systems.rollouts.task_toml import TaskTable, read_task_toml
+from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.tasks.runnable import ignored_keys, unmet
+from koderz.systems.rollouts.tasks.task_toml import TaskTable, read_task_toml
 from koderz.systems.workspaces.images import ImageStore
 from tests.koderz.systems.workspaces.images.made import docker_save, folder, layer
 

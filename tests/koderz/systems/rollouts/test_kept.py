@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from koderz.sandbox.scratch import scratch
-from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 

@@ -12,13 +12,13 @@ import pytest
 from koderz.errors import Fault, KoderzError
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.additions import read_additions
-from koderz.systems.rollouts.datasets import Dataset, read_dataset
-from koderz.systems.rollouts.formats import require_work
 from koderz.systems.rollouts.opinions import opinions
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.skill_evals import skill_problems
 from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.task import Rollout, SkillEval
+from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.tasks.formats import require_work
+from koderz.systems.rollouts.tasks.skill_evals import skill_problems
 from koderz.types import Message
 from tests.conftest import Shell
 

@@ -10,9 +10,9 @@ from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.commands import matrix_of
-from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
+from koderz.systems.rollouts.tasks.config import read_config
 
 MEDIAN, SLUGS = "sample/median", "sample/slugs"
 

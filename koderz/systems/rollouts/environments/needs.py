@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 from koderz.systems.rollouts.dockerfiles import Build, RunCommand, follow
 from koderz.systems.rollouts.dockerfiles.context import Copy
 from koderz.systems.rollouts.environments import Making
-from koderz.systems.rollouts.packages import present
+from koderz.systems.rollouts.environments.packages import present
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import userland
 from koderz.systems.workspaces.hosted import HOST, host_image

@@ -20,7 +20,7 @@ from koderz.sandbox.workspace import Command, Limits
 from koderz.systems.rollouts.dockerfiles import BuildStage, RunCommand
 from koderz.systems.rollouts.dockerfiles.context import Copy, copy_into
 from koderz.systems.rollouts.environments import SCRATCH
-from koderz.systems.rollouts.packages import Packages, explained
+from koderz.systems.rollouts.environments.packages import Packages, explained
 from koderz.systems.rollouts.task import Environment
 from koderz.systems.workspaces.built import NAMES, building, find_built, seal
 from koderz.systems.workspaces.folders import make_tree

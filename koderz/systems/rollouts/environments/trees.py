@@ -69,7 +69,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
     cause: Cause = "unprepared"
     try:
         if task.made and isinstance(backend, Local):
-            from koderz.systems.rollouts.building import build
+            from koderz.systems.rollouts.environments.building import build
 
             await build(task.made, backend)
         with git.tree_of(folder) as tree:

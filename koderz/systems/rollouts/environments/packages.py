@@ -31,7 +31,7 @@ REAL_APT = "/opt/koderz/apt-get"  # the image's own, where lines reach the netwo
 BUILD, WHEELS = "/opt/koderz/build", "/opt/koderz/packages"
 """Where lines see what stands in for programs, and the folder of --packages."""
 
-_GUEST = Path(__file__).with_name("guest") / "building"
+_GUEST = Path(__file__).parents[1] / "guest" / "building"
 _PROGRAMS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 _STATUS = "/var/lib/dpkg/status"
 _LARGEST = 64 << 20  # bytes of that file

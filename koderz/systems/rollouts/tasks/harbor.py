@@ -12,7 +12,6 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.additions import Addition, server_name
-from koderz.systems.rollouts.compose import HARBOR_SERVICES, ComposeService, needs_of, read_compose, with_service
 from koderz.systems.rollouts.dockerfiles.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task import (
     Artifact,
@@ -26,7 +25,8 @@ from koderz.systems.rollouts.task import (
     Stage,
     Verifier,
 )
-from koderz.systems.rollouts.task_toml import (
+from koderz.systems.rollouts.tasks.compose import HARBOR_SERVICES, ComposeService, needs_of, read_compose, with_service
+from koderz.systems.rollouts.tasks.task_toml import (
     AgentTable,
     ArtifactTable,
     EnvironmentTable,

@@ -12,8 +12,8 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row
-from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.task import Rollout, Rubric, SkillEval
+from koderz.systems.rollouts.tasks.runnable import Omission
 from koderz.systems.workspaces.folders import leads_out
 from koderz.systems.workspaces.scripts import Script
 from koderz_tracker.files import MB

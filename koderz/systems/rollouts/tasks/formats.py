@@ -16,11 +16,11 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.suites.keys import require_keys
-from koderz.systems.rollouts.compose import ComposeService, needs_of, read_compose, with_service
 from koderz.systems.rollouts.dockerfiles.recipes import Recipe, read_dockerfile
-from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
+from koderz.systems.rollouts.environments.trees import shown_below
 from koderz.systems.rollouts.task import Repo, Rollout, Rubric, Verifier, with_digest
-from koderz.systems.rollouts.trees import shown_below
+from koderz.systems.rollouts.tasks.compose import ComposeService, needs_of, read_compose, with_service
+from koderz.systems.rollouts.tasks.harbor import existing, own_script, read_harbor_task
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.scripts import Script
 from koderz_tracker.files import MB
