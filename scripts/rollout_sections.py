@@ -26,12 +26,12 @@ sys.path.insert(0, str(ROOT))
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Limits, Mount
 from koderz.systems.rollouts.agents.adapters import Dirs, Package, mini_swe_agent
-from koderz.systems.rollouts.files import RolloutFiles
 from koderz.systems.rollouts.grading import grade
+from koderz.systems.rollouts.results.files import RolloutFiles
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local

@@ -17,18 +17,15 @@ from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.additions import USED
-from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.agents import MESSAGE
 from koderz.systems.rollouts.agents.adapters import require_taken
 from koderz.systems.rollouts.agents.own import simulate
-from koderz.systems.rollouts.canaries import canaries_of, with_canaries
+from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.environments import notes_on
 from koderz.systems.rollouts.grading import Graded, grade
-from koderz.systems.rollouts.machines import is_separate
-from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
+from koderz.systems.rollouts.grading.scores import expected, is_for_judge, opinions, simulated_opinion
+from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.resources import require_network, resources_of, settled
-from koderz.systems.rollouts.rubrics import expected
 from koderz.systems.rollouts.task import Rollout, in_parts
 from koderz.systems.rollouts.tasks.config import Config, Variants, additions_by_arm, read_config
 from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset, stood_in
@@ -44,9 +41,10 @@ from koderz.systems.rollouts.tasks.runnable import (
     workable,
 )
 from koderz.systems.rollouts.tasks.skill_evals import skill_notices
-from koderz.systems.rollouts.terms import fresh_only, terms_of
-from koderz.systems.rollouts.tools import stands_in
-from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
+from koderz.systems.rollouts.workspaces.afresh import Terms
+from koderz.systems.rollouts.workspaces.machines import is_separate, stands_in
+from koderz.systems.rollouts.workspaces.resources import require_network, resources_of, settled
+from koderz.systems.rollouts.workspaces.workspace import PLACE, Stores, Workspace, open_backend
 from koderz.systems.workspaces.git import GitError
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local

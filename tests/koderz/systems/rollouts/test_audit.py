@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.systems.rollouts import audit as auditing
-from koderz.systems.rollouts.audit import Audit, Audited, audit_tasks
-from koderz.systems.rollouts.exploits import Exploit, corpus
+from koderz.systems.rollouts.checking import audit as auditing
+from koderz.systems.rollouts.checking.audit import Audit, Audited, audit_tasks
+from koderz.systems.rollouts.checking.exploits import Exploit, corpus
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.hand_made import hand_made
 
@@ -72,7 +72,7 @@ def test_audit_ends_with_the_first_fault_of_the_sandbox(audited: Audited_, monke
     async def broken(*_: object) -> None:
         raise Fault("the disk is full")
 
-    monkeypatch.setattr("koderz.systems.rollouts.audit._Auditor._done_in", broken)
+    monkeypatch.setattr("koderz.systems.rollouts.checking.audit._Auditor._done_in", broken)
     with pytest.raises(Fault, match="disk is full"):
         audited("hard-answer", exploits=["state-in-tmp"])
 

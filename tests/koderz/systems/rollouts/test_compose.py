@@ -15,11 +15,11 @@ from koderz.cli import app
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.environments.trees import prepared
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.resources import require_network
 from koderz.systems.rollouts.task import Network, RequestedResources, Rollout, Verifier
 from koderz.systems.rollouts.tasks.compose import HARBOR_SERVICES, ComposeService, filled, read_compose
 from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.tasks.runnable import unmet
+from koderz.systems.rollouts.workspaces.resources import require_network
 from koderz.systems.workspaces.uncontained import Uncontained
 from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 

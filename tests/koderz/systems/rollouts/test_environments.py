@@ -29,7 +29,7 @@ from koderz.systems.rollouts.environments.needs import needs_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.datasets import read_dataset
-from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.built import NAMES, built_environments, kept_folder, remove_built
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.images.changes import changes

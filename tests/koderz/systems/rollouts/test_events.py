@@ -16,13 +16,13 @@ from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.solvers.handles import WorkspaceHandle
 from koderz.systems.rollouts.agents import StepWork, goes_on, judged, rewards_of, summed_up
-from koderz.systems.rollouts.artifacts import Collected, keep, put_back, unpack
 from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.environments.trees import files_shown
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, Stage
-from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.rollouts.workspaces.artifacts import Collected, keep, put_back, unpack
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 from koderz.types import Reply, Task, Verdict
 from tests.koderz.systems.rollouts.test_harbor_tasks import loaded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koderz.systems.rollouts.figures import CANARIES, FIGURES, canaries_line, lines_of
+from koderz.systems.rollouts.results.figures import CANARIES, FIGURES, canaries_line, lines_of
 from koderz.testing import a_plan
 from koderz_tracker.rates import pass_at_k, wilson
 from koderz_tracker.results import Result

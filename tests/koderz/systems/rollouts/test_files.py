@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from koderz.systems.rollouts import files
+from koderz.systems.rollouts.results import files
 from koderz_tracker import records
 from koderz_tracker.summary import Summary
 from koderz_tracker.tracker import Tracker
@@ -83,7 +83,7 @@ def test_lists_are_written_sparingly_and_whole_in_the_end(tmp_path: Path, monkey
         now += 0.5
         return now
 
-    monkeypatch.setattr("koderz.systems.rollouts.files.monotonic", clock)
+    monkeypatch.setattr("koderz.systems.rollouts.results.files.monotonic", clock)
 
     def listed() -> int:
         manifest = tmp_path / f"data/rollouts/nightly/{STAMP}/manifest.json"

@@ -16,13 +16,13 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Image
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.environments.trees import prepared, shown_below
+from koderz.systems.rollouts.grading.scores import rewarded, scored
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.rubrics import rewarded, scored
 from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 from koderz.systems.rollouts.tasks.config import read_config
 from koderz.systems.rollouts.tasks.formats import load_task, require_work
 from koderz.systems.rollouts.tasks.runnable import placed, unmet
-from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
 from koderz.systems.workspaces.scripts import ScriptResult

@@ -22,7 +22,7 @@ from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.workspaces import Stores, Workspace
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.git import GitError
 from koderz.systems.workspaces.local import Local

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from koderz.systems.rollouts.impossible import impossible
+from koderz.systems.rollouts.checking.canaries import impossible
 
 SOURCE = """import pytest
 from tool import double, words

@@ -9,7 +9,7 @@ import pytest
 from koderz.errors import Unreachable
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command
-from koderz.systems.rollouts.metrics import MetricValues, measure
+from koderz.systems.rollouts.grading.scores import MetricValues, measure
 from koderz.systems.workspaces.local import Local
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.systems.rollouts.opinions import opinions
+from koderz.systems.rollouts.grading.scores import opinions
 from koderz.systems.rollouts.task import Rollout, Rubric
 from koderz.types import Message
 from tests.conftest import Shell

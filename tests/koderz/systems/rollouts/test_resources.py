@@ -9,10 +9,10 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.options import RolloutsOptions, wrong_hosts
-from koderz.systems.rollouts.resources import require_network, resources_of, settled
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.task import Network, RequestedResources, Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.resources import require_network, resources_of, settled
 from koderz.systems.workspaces.cores import Cores, available_cores
 from koderz.systems.workspaces.docker import Docker
 from koderz.systems.workspaces.local import Local

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koderz.systems.rollouts.screen import completed
+from koderz.systems.rollouts.results.screen import completed
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from koderz.systems.rollouts.additions import Addition, Kind, read_additions
 from koderz.systems.rollouts.agents import servers as module
 from koderz.systems.rollouts.agents.servers import Servers
 from koderz.systems.rollouts.agents.traffic import Traffic, messages_of
-from koderz.systems.rollouts.figures import FIGURES, lines_of
+from koderz.systems.rollouts.results.figures import FIGURES, lines_of
 from koderz.systems.workspaces.local import Local
 from koderz.systems.workspaces.uncontained import Uncontained
 from koderz.testing import a_plan

@@ -12,7 +12,7 @@ import pytest
 from koderz.errors import Fault, KoderzError
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.additions import read_additions
-from koderz.systems.rollouts.opinions import opinions
+from koderz.systems.rollouts.grading.scores import opinions
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.task import Rollout, SkillEval

@@ -15,18 +15,17 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Ended
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.rollouts import suite as suite_module
-from koderz.systems.rollouts import terms as terms_module
-from koderz.systems.rollouts.afresh import Solution, Terms
-from koderz.systems.rollouts.carrying import is_work
 from koderz.systems.rollouts.environments.trees import prepared
 from koderz.systems.rollouts.grading import Graded, Published, grade
+from koderz.systems.rollouts.grading import terms as terms_module
+from koderz.systems.rollouts.grading.terms import LIFTABLE, fresh_only, terms_of
+from koderz.systems.rollouts.grading.verifiers import VerifierRun
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.terms import LIFTABLE, fresh_only, terms_of
-from koderz.systems.rollouts.verifiers import VerifierRun
-from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.rollouts.workspaces.afresh import Solution, Terms, is_work
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
 from koderz.types import Verdict

@@ -14,7 +14,7 @@ from koderz.systems.rollouts.grading import Graded, Published, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace
+from koderz.systems.rollouts.workspaces.workspace import PLACE, Stores, Workspace
 from koderz.systems.workspaces.local import Local
 
 pytestmark = pytest.mark.slow

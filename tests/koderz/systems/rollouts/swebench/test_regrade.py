@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from koderz.errors import KoderzError
+from koderz.systems.rollouts.commands.tasks import regrade
 from koderz.systems.rollouts.swebench import read_instances
-from koderz.systems.rollouts.swebench.command import regrade
 from koderz.systems.rollouts.swebench.judging import of_logs, read_predicted
 
 ROW: dict[str, Any] = {

@@ -18,17 +18,17 @@ from weakref import WeakKeyDictionary
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command, Mount
-from koderz.systems.rollouts import afresh, turned, verifiers
-from koderz.systems.rollouts.artifacts import Collected, files_of, published, put_back
-from koderz.systems.rollouts.carrying import root_of
 from koderz.systems.rollouts.doubt import unbelieved
-from koderz.systems.rollouts.machines import is_separate, lay_separate, verifier_of
-from koderz.systems.rollouts.metrics import UNMEASURED, MetricValues, measure
-from koderz.systems.rollouts.rubrics import Scored, rewarded, scored
+from koderz.systems.rollouts.grading import verifiers
+from koderz.systems.rollouts.grading.scores import UNMEASURED, MetricValues, Scored, measure, rewarded, scored
 from koderz.systems.rollouts.swebench import Instance
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.workspaces import afresh
+from koderz.systems.rollouts.workspaces.afresh import root_of
+from koderz.systems.rollouts.workspaces.artifacts import Collected, files_of, published, put_back
+from koderz.systems.rollouts.workspaces.machines import is_separate, lay_separate, verifier_of
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult, run_script
@@ -119,7 +119,7 @@ def _judge_of(instance: Instance, store: git.Store, backend: Backend) -> Instanc
 
 
 async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.Store, backend: Backend) -> Graded:
-    """Grades by the rules of SWE-bench, as published and afresh."""
+    """Grades by the rules of SWE-bench, as published and fresh."""
     judged = await _judge_of(instance, store, backend).judge(instance, diff)
     report, resolved = judged.report, bool(judged.report["resolved"])
     rewards, as_published = {"resolved": float(resolved)}, bool(report["published"]["resolved"])
@@ -214,7 +214,7 @@ async def run_believed(
     failed = [test for test in terms.tests if not found.tests.get(test)] if "reports" not in terms.lifted else []
     why = f"it gives the reward, but {failed[0]} hasn't passed" if failed else ""
     if not why and "assertions" not in terms.lifted and found.isolation == "in-process":
-        why = await turned.doubt(task, found, again, partial(again, work=afresh.Work("")))
+        why = await verifiers.doubt(task, found, again, partial(again, work=afresh.Work("")))
     return replace(found, doubt=why, cut="timeout" in (found.ended.cause, *causes)), aside
 
 

@@ -19,14 +19,14 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHANNEL_GUARDS
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
-from koderz.systems.rollouts.afresh import Solution, Terms, Work
 from koderz.systems.rollouts.grading import Published, grade_published, is_published_alone, run_believed
-from koderz.systems.rollouts.machines import is_separate
+from koderz.systems.rollouts.grading.verifiers import VerifierRun
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.runnable import Omission
-from koderz.systems.rollouts.verifiers import VerifierRun
-from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
+from koderz.systems.rollouts.workspaces.afresh import Solution, Terms, Work
+from koderz.systems.rollouts.workspaces.machines import is_separate
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once, open_backend
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import GUARDS
 from koderz.systems.workspaces.images import ImageStore

@@ -14,8 +14,8 @@ from koderz.analysis.conversation import shortened, told_reply, told_results
 from koderz.cli.console import OutputOptions, counted, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import beside
-from koderz.systems.rollouts.figures import canaries_line, lines_of
-from koderz.systems.rollouts.files import DOCUMENT, LAUNCH_FAILED, LEFT_OUT, RolloutsDocument, launched
+from koderz.systems.rollouts.results.figures import canaries_line, lines_of
+from koderz.systems.rollouts.results.files import DOCUMENT, LAUNCH_FAILED, LEFT_OUT, RolloutsDocument, launched
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:

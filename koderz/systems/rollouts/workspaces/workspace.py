@@ -19,12 +19,12 @@ from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import Backend, Command, Launch, Mount
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.additions import Addition
-from koderz.systems.rollouts.afresh import Terms
-from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.environments.trees import prepared, shown
-from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Healthcheck, Rollout, Stage
+from koderz.systems.rollouts.workspaces.afresh import Terms
+from koderz.systems.rollouts.workspaces.artifacts import Collected, collect, destinations_of, lay, published, travels
+from koderz.systems.rollouts.workspaces.machines import require_healthy
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.folders import TREE, files_below, new_path
 from koderz.systems.workspaces.images import ImageStore

@@ -3,6 +3,11 @@
 Published ones install their test runner first. One that can't, for want of a network, ends before a test has run, which
 says nothing of the agent's work. Whether it is the verifier's doing or the agent's shows what it makes of the task's
 own solution or, where there is none, of a fresh checkout without the agent's changes.
+
+A plugin goes with each pytest that a verifier calls. It says what each test did; exit codes, skips and expected
+failures count for nothing. That reports are forged shows where the verifier runs again with the tests of /tests turned
+round, after which a reward must be gone. To each file a test is added that has to fail and one that has to pass. Where
+pytest reports what its tests did, each of those that were turned round has to fail.
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +25,59 @@ from typing import Any, Literal
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHANNEL_GUARDS, Backend, Command, Ended, Mount, RewardChannel
-from koderz.systems.rollouts.machines import test_command, verifier_of
-from koderz.systems.rollouts.reporting import reporting, tests_in
+from koderz.systems.rollouts.doubt import opposites, unbelieved
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.workspaces.machines import test_command, verifier_of
+from koderz.systems.workspaces.folders import files_below
+from koderz.systems.workspaces.scripts import TAMPERED, Canaries, Script, ScriptResult
+
+TESTS = "/tests"
+"""The folder of the tests, as a verifier sees it."""
+
+_PLUGIN = Path(__file__).parents[1] / "guest" / "reporting"
+_SEEN, _FOLDER = "/opt/koderz/reporting", "/opt/koderz/reports"
+_FILE = "reports.jsonl"
+_MOST = 64 << 20  # bytes of reports
+_PHASES = ("setup", "call", "teardown")
+
+
+def reporting(command: Command, folder: Path) -> Command:
+    """The command with the plugin, whose reports go to an empty folder."""
+    given = command.environment
+    own = {
+        "PYTEST_PLUGINS": ",".join(filter(None, [given.get("PYTEST_PLUGINS", ""), "koderz_reports"])),
+        "PYTHONPATH": ":".join(filter(None, [given.get("PYTHONPATH", ""), _SEEN])),
+        "KODERZ_REPORTS": f"{_FOLDER}/{_FILE}",
+    }
+    mounts = [*command.mounts, Mount(_PLUGIN, _SEEN), Mount(folder, _FOLDER, writable=True)]
+    return replace(command, environment={**given, **own}, mounts=mounts)
+
+
+def tests_in(folder: Path) -> dict[str, bool]:
+    """Whether each test of /tests passed, by its path there and its name, `test_a.py::test_one`."""
+    states: dict[str, dict[str, list[bool]]] = {}
+    for told in _told(folder / _FILE):
+        path, _, name = str(told.get("test")).partition("::")
+        if not path.startswith(f"{TESTS}/"):
+            continue
+        test = f"{posixpath.relpath(path, TESTS)}::{name}"
+        good = told.get("outcome") == "passed" and not told.get("expected")
+        states.setdefault(test, {}).setdefault(str(told.get("when")), []).append(good)
+    return {test: all(each.get(when) and all(each[when]) for when in _PHASES) for test, each in states.items()}
+
+
+def _told(path: Path) -> Iterator[Mapping[str, Any]]:
+    if path.is_symlink() or not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file.read(_MOST).splitlines():
+            try:
+                told = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(told, dict):
+                yield told
+
 
 LOGS = "/logs/verifier"
 """The folder of rewards, as a verifier sees it."""
@@ -173,3 +229,95 @@ def _read_rewards(path: Path) -> Mapping[str, float]:
     except (ValueError, OverflowError, RecursionError):
         return {}
     return numbers if len(numbers) == len(rewards) and all(map(math.isfinite, numbers.values())) else {}
+
+
+_TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
+STILL_REWARDED = "it gives the same reward where its tests claim the opposite"
+
+RunTask = Callable[[Rollout], Awaitable[VerifierRun]]
+"""Runs a task's verifier in a fresh tree."""
+
+
+def test_files(task: Rollout) -> dict[str, str]:
+    """The files of pytest among a task's tests, by their path below /tests."""
+    return dict(_found(task.verifier.tests if task.verifier else ()))
+
+
+def _found(folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        for path, file in files_below(folder).items():
+            if _TEST_FILE.search(path):
+                yield path, file.read_text("utf-8", "replace")
+
+
+def with_tests(task: Rollout, folder: Path) -> Rollout:
+    """The task with a folder of tests laid over its own."""
+    assert task.verifier
+    return replace(task, verifier=replace(task.verifier, tests=(*task.verifier.tests, folder)))
+
+
+async def doubt(task: Rollout, first: VerifierRun, run: RunTask, control: RunTask) -> str:
+    """Why a reward isn't believed; empty if it is. `control` runs without the agent's changes."""
+    scripts = [Script(path, "", text) for path, text in sorted(test_files(task).items())]
+    if not scripts:
+        return ""
+    pairs = [opposites(script.content) for script in scripts]
+    turning = _Turning(task, run, control)
+    results = _results(scripts, first, {})
+    if any(pair[0].turned and result.success for pair, result in zip(pairs, results, strict=True)):
+        for number, (_, why) in (await unbelieved(scripts, results, turning.turned, turning.without)).items():
+            return f"{scripts[number].path}: {why}"
+    else:
+        for turn in (0, 1) if any(pair[0].turned for pair in pairs) else (0,):
+            turned = [replace(each, content=pair[turn].source) for each, pair in zip(scripts, pairs, strict=True)]
+            if any(result.cause == "tampering" for result in await turning.turned(turned)):
+                return TAMPERED
+    return STILL_REWARDED if any(found.success for found in turning.runs) else ""
+
+
+@dataclass(slots=True)
+class _Turning:
+    """Runs of a verifier with other tests."""
+
+    task: Rollout
+    run: RunTask
+    control: RunTask
+    runs: list[VerifierRun] = field(default_factory=list)  # of those with the agent's changes
+
+    async def turned(self, scripts: Sequence[Script]) -> list[ScriptResult]:
+        """A run with canaries added to each script."""
+        added = {script.path: Canaries.drawn() for script in scripts}
+        with _laid(
+            self.task, [replace(each, content=each.content + added[each.path].source) for each in scripts]
+        ) as task:
+            found = await self.run(task)
+        self.runs.append(found)
+        return _results(scripts, found, added)
+
+    async def without(self, scripts: Sequence[Script]) -> list[ScriptResult]:
+        """A run without the agent's changes."""
+        with _laid(self.task, scripts) as task:
+            return _results(scripts, await self.control(task), {})
+
+
+@contextmanager
+def _laid(task: Rollout, scripts: Sequence[Script]) -> Iterator[Rollout]:
+    with scratch() as folder:
+        for script in scripts:
+            path = folder / script.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(script.content, "utf-8")
+        yield with_tests(task, folder)
+
+
+def _results(scripts: Sequence[Script], found: VerifierRun, added: Mapping[str, Canaries]) -> list[ScriptResult]:
+    results = []
+    for script in scripts:
+        own = {test: ok for test, ok in found.tests.items() if test.partition("::")[0] == script.path}
+        cause: str = found.ended.cause
+        if (canaries := added.get(script.path)) and own:
+            good, bad = (own.pop(f"{script.path}::{name}", None) for name in (canaries.passes, canaries.fails))
+            if bad or good is False:
+                cause = "tampering"
+        results.append(ScriptResult(script.path, any(own.values()), "", cause, own))
+    return results

@@ -23,16 +23,14 @@ from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
 from koderz.settings.layers import OWN, SOLVING
 from koderz.settings.schema import OF_PROGRAMS
-from koderz.systems.rollouts.environment_commands import clean, needs
-from koderz.systems.rollouts.swebench.command import regrade
-from koderz.systems.rollouts.task_commands import audit, check
+from koderz.systems.rollouts.commands.tasks import audit, check, clean, needs, regrade
 from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.systems.rollouts.environments import Making
-    from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.results import Benchmark
+    from koderz.systems.rollouts.results.files import Place
     from koderz.systems.rollouts.tasks.config import Config
     from koderz.systems.workspaces.images import ImageStore
 
@@ -94,7 +92,7 @@ def run(
         koderz rollouts run
         koderz rollouts run tasks/sample.toml --agent oracle
     """
-    from koderz.systems.rollouts.screen import RolloutsScreen
+    from koderz.systems.rollouts.results.screen import RolloutsScreen
     from koderz.systems.rollouts.tasks.formats import loading_once
 
     if timeout_sec is not None:
@@ -126,7 +124,7 @@ def stated(
     import asyncio
 
     from koderz.systems.rollouts.options import usual_sandbox
-    from koderz.systems.rollouts.place import Place
+    from koderz.systems.rollouts.results.files import Place
     from koderz.systems.rollouts.suite import SAMPLE
 
     given = dict(front.values)
@@ -188,8 +186,8 @@ def _runnable(
     Raises KoderzError if there are none.
     """
     from koderz.systems.rollouts.agents.adapters import require_taken
+    from koderz.systems.rollouts.grading.terms import fresh_only
     from koderz.systems.rollouts.tasks.runnable import ROOTED, Omission, placed, require_none, runnable, workable
-    from koderz.systems.rollouts.terms import fresh_only
     from koderz.systems.workspaces.images import ImageStore
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
@@ -235,7 +233,7 @@ def _making(said: Mapping[str, Any], images: ImageStore) -> Making:
 
 def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:
     """The entries with those of canaries among them, as many as are asked for."""
-    from koderz.systems.rollouts.canaries import canaries_of, with_canaries
+    from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
     from koderz.systems.rollouts.options import wrong_amount
     from koderz.systems.rollouts.tasks.runnable import ROOTED, placed
     from koderz.systems.workspaces.images import ImageStore
@@ -419,7 +417,7 @@ def evaluate(
     Examples:
         koderz rollouts eval sample
     """
-    from koderz.systems.rollouts.screen import EvaluationScreen
+    from koderz.systems.rollouts.results.screen import EvaluationScreen
 
     found = _find(data, name, latest, rollout)
     shown = OutputOptions(json=json, quiet=quiet, wait=wait)

@@ -1,13 +1,15 @@
-"""The screen of `koderz rollouts check`: a line a task as it is done, and a bar on a terminal."""
+"""Screens of checks and audits: a line a task as it is done, and on a terminal a bar or each exploit as it is tried."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from typing import Self
 
-from koderz.cli.console import elapsed, is_live, say, warn
+from koderz.cli.console import elapsed, is_live, say, say_all, warn
 from koderz.systems.rollouts.checking import Checked
+from koderz.systems.rollouts.checking.audit import Audit, Audited, TriedExploit
 from koderz.systems.rollouts.tasks.runnable import Omission
 
 _CLEAR = "\r\x1b[K"
@@ -67,3 +69,48 @@ class CheckScreen:
         if not self._quiet and self._total > 1 and is_live():
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
+
+
+_FRESH_ONLY = "graded afresh only"
+
+
+class AuditScreen:
+    """Prints each exploit and the audit of each task as it is done."""
+
+    def __init__(self, ids: Sequence[str], *, quiet: bool) -> None:
+        self._width = max(map(len, ids), default=0)
+        self._quiet = quiet
+
+    def tell(self, audited: Audited) -> None:
+        """Prints the lines of a task."""
+        say_all(_lines(audited, self._width))
+
+    def progress(self, trial: TriedExploit) -> None:
+        """Prints how an exploit has ended."""
+        if self._quiet:
+            return
+        passes = [
+            name for name, passed in (("as published", trial.tried.published), ("koderz", trial.tried.ours)) if passed
+        ]
+        shown = f"passes: {', '.join(passes)}" if passes else "fails"
+        count = f"{trial.done}/{trial.total}"
+        warn(f"{count:>7}  {trial.task:{self._width}}  {trial.seconds:5.1f} s  {trial.tried.name}  {shown}")
+
+
+def total_line(audit: Audit) -> str:
+    """The last line: how many exploits were tried, and how many pass."""
+    published, ours = audit.forged["published"], audit.forged["ours"]
+    return f"{audit.tried} tried: {published} pass as published, {ours} under koderz' grading"
+
+
+def _lines(audited: Audited, width: int) -> Iterator[str]:
+    if audited.why:
+        yield f"{audited.id:{width}}  unsound: {audited.why}"
+        return
+    tried = len(audited.tried)
+    published = f"{len(audited.published):>2} of {tried}"
+    is_published = any(each.published is not None for each in audited.tried)
+    shown = f"as published: {published} pass" if is_published else f"{_FRESH_ONLY:{len(published) + 19}}"
+    yield f"{audited.id:{width}}  {shown}    koderz: {len(audited.ours)} of {tried}"
+    for each in audited.ours:
+        yield f"{'':{width}}  passes: {each.name} ({each.kind})"

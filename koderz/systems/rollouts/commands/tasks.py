@@ -1,25 +1,29 @@
-"""`koderz rollouts check` and `audit`: whether tasks can be solved, and whether they can be passed without the work."""
+"""Commands on tasks: `koderz rollouts check`, `audit`, `needs`, `clean` and `regrade`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from koderz.analysis.blocks import Table
 from koderz.cli.console import print_json, say, warn, writing
-from koderz.cli.flags import Quiet, SummaryJson, Trust
+from koderz.cli.flags import Json, Quiet, SummaryJson, Trust
 from koderz.cli.options import with_settings
+from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.settings.layers import OWN, Scope
-from koderz_tracker.files import write_whole
+from koderz_tracker.files import MB, write_whole
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
     from koderz.settings.schema import Settings
-    from koderz.systems.rollouts.audit import Audit
+    from koderz.systems.rollouts.checking.audit import Audit
     from koderz.systems.rollouts.environments import Making
+    from koderz.systems.rollouts.swebench.judging import Regraded
     from koderz.systems.rollouts.task import Rollout
     from koderz.systems.rollouts.tasks.datasets import Dataset
     from koderz.systems.rollouts.tasks.runnable import Omission
@@ -65,9 +69,8 @@ def check(
     """
     import asyncio
 
-    from koderz.systems.rollouts.check_log import CheckLog, log_of, table_lines
-    from koderz.systems.rollouts.check_screen import CheckScreen
-    from koderz.systems.rollouts.checking import Checked, check_tasks
+    from koderz.systems.rollouts.checking import Checked, CheckLog, check_tasks, log_of, table_lines
+    from koderz.systems.rollouts.checking.screens import CheckScreen
 
     found = _found(places, given, trust_config=trust_config)
     tasks = found.tasks[:limit]
@@ -148,7 +151,7 @@ def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bo
     from koderz.systems.rollouts.environments import notes_on
     from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.tasks.runnable import ROOTED, placed, runnable
-    from koderz.systems.rollouts.workspaces import open_backend
+    from koderz.systems.rollouts.workspaces.workspace import open_backend
 
     datasets, written, making, settings = read_places(places, given, trust_config=trust_config)
     images, sandbox = making.images, settings.sandbox
@@ -200,9 +203,9 @@ def audit(
 
     import orjson
 
-    from koderz.systems.rollouts.audit import audit_tasks
-    from koderz.systems.rollouts.audit_screen import AuditScreen, total_line
-    from koderz.systems.rollouts.workspaces import Stores
+    from koderz.systems.rollouts.checking.audit import audit_tasks
+    from koderz.systems.rollouts.checking.screens import AuditScreen, total_line
+    from koderz.systems.rollouts.workspaces.workspace import Stores
 
     tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
     if json and not json.absolute().parent.is_dir():
@@ -219,3 +222,152 @@ def audit(
         with writing(json):
             write_whole(json, [orjson.dumps(found.document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
     raise typer.Exit(1 if found.forged["ours"] or (strict and found.forged["published"]) else 0)
+
+
+_HERE = {
+    "yes": "yes",
+    "host": "no; this machine's programs stand in for it",
+    "packages": "in --packages",
+    "no": "no",
+}
+
+
+@with_tasks
+def needs(places: Places, given: dict[str, Any], json: Json = False, trust_config: Trust = False) -> None:
+    """List the base images and the packages that tasks' Dockerfiles ask for, and whether they are here.
+
+    What isn't comes from --images and --packages, or from the network with --allow-network build.
+
+    Examples:
+        koderz rollouts needs tasks
+    """
+    from koderz.errors import KoderzError
+    from koderz.systems.rollouts.environments.needs import needs_of
+
+    _, tasks, making, _ = read_places(places, given, trust_config=trust_config)
+    found = {}
+    for task in tasks:
+        try:
+            found[task.id] = needs_of(task, making)
+        except KoderzError as error:
+            warn(f"{task.id}: {error}")
+    counted = Counter(each for wanted in found.values() for each in wanted)
+    order = ("image", "apt", "pip", "npm")
+    rows = sorted(counted, key=lambda each: (order.index(each.kind), -counted[each], each.name))
+    if json:
+        told = [{"kind": each.kind, "name": each.name, "here": each.here, "tasks": counted[each]} for each in rows]
+        of_tasks = [
+            {"id": task, "needs": [{"kind": each.kind, "name": each.name, "here": each.here} for each in wanted]}
+            for task, wanted in found.items()
+        ]
+        print_json({"needs": told, "tasks": of_tasks})
+        return
+    lines = [[each.kind, each.name, str(counted[each]), _HERE[each.here]] for each in rows]
+    print_blocks([Table(["Kind", "Name", "Tasks", "Here"], lines, (), ruled=False)])
+    lacking = sum(each.here == "no" for each in rows)
+    say(f"{lacking} of {len(rows)} aren't here" if rows else "no task asks for an image or a package")
+
+
+def clean(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove the environments that were built of Dockerfiles, but for those that a process uses.
+
+    They are built anew when they are next needed.
+
+    Examples:
+        koderz rollouts clean --dry-run
+    """
+    from koderz.systems.workspaces.built import BuiltEnvironment, built_environments, kept_folder, remove_built
+
+    removed, kept = list[BuiltEnvironment](), list[BuiltEnvironment]()
+    for each in built_environments():
+        (removed if dry_run or remove_built(each.digest) else kept).append(each)
+    total = sum(each.bytes for each in removed)
+    if json:
+        found = [
+            {"digest": each.digest, "dockerfile": each.source, "bytes": each.bytes, "removed": each in removed}
+            for each in (*removed, *kept)
+        ]
+        about = {"folder": str(kept_folder()), "dry_run": dry_run, "bytes": total}
+        print_json({**about, "environments": [{**each, "removed": each["removed"] and not dry_run} for each in found]})
+        return
+    for each in removed:
+        say(f"{each.bytes / MB:8.1f} MB  {each.digest}  {each.source}")
+    for each in kept:
+        warn(f"{each.digest} is in use, and stays: {each.source}")
+    what = "would be removed" if dry_run else "removed"
+    say(f"{len(removed)} environments of {total / MB:.1f} MB {what} in {kept_folder()}")
+
+
+def regrade(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Rows of SWE-bench (.jsonl), or a task repository.")],
+    predictions: Annotated[
+        Path, typer.Option("--predictions", metavar="FILE", help="Patches of anyone: lines, a list or an object by id.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="REPORT.json", help="Where the reports go.")],
+    logs: Annotated[
+        Path | None,
+        typer.Option(
+            "--logs", metavar="DIR", help="Recorded logs, DIR/INSTANCE/test_output.txt. Without, the tests run."
+        ),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="DIR", envvar="KODERZ_IMAGES", help="A folder of the instances' images."),
+    ] = None,
+    environments: Annotated[
+        Path | None,
+        typer.Option("--environments", metavar="FILE", help="[[environments]] of here that stand in for images."),
+    ] = None,
+    parallel: Annotated[int, typer.Option("--parallel", metavar="N", min=1, help="Instances at work at once.")] = 1,
+    json: SummaryJson = False,
+) -> None:
+    """Grade predictions for SWE-bench by its rules, from recorded logs or by running the tests.
+
+    Exit code 3 where an instance can't be graded.
+
+    Examples:
+        koderz rollouts regrade rows.jsonl --predictions mine.jsonl -o report.json
+    """
+    import asyncio
+
+    import orjson
+
+    from koderz.systems.rollouts.swebench.judging import regraded
+
+    found: list[Regraded] = []
+
+    def take(each: Regraded) -> None:
+        found.append(each)
+        if each.fault:
+            warn(f"{each.instance} isn't graded: {each.fault}")
+        elif not json:
+            say(f"{'resolved' if each.report['resolved'] else 'unresolved':10}  {each.instance}")
+
+    total = asyncio.run(
+        regraded(rows, predictions, take, logs=logs, images=images, environments=environments, most=parallel)
+    )
+    reports: dict[str, Any] = {each.instance: each.report for each in sorted(found) if each.report}
+    with writing(output):
+        write_whole(output, [orjson.dumps(reports, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+    resolved = [name for name, report in reports.items() if report["resolved"]]
+    ungraded = [each.instance for each in found if each.fault]
+    if json:
+        about = {"resolved": resolved, "graded": len(found) - len(ungraded), "ungraded": ungraded}
+        print_json({**about, "empty": [each.instance for each in found if each.is_empty], "instances": total})
+    else:
+        say(f"{len(resolved)} of {total} instances resolved{_not_resolved(found, total)}: {output}")
+    raise typer.Exit(3 if ungraded else 0)
+
+
+def _not_resolved(found: Sequence[Regraded], total: int) -> str:
+    """The numbers of instances whose patches no test was run on; empty if there are none."""
+    counts = {
+        "with an empty patch": sum(each.is_empty for each in found),
+        "not graded": sum(bool(each.fault) for each in found),
+        "without prediction": total - len(found),
+    }
+    more = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    return f" ({more})" if more else ""

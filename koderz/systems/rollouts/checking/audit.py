@@ -21,12 +21,12 @@ from typing import Any
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.checking import check
-from koderz.systems.rollouts.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
+from koderz.systems.rollouts.checking.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
 from koderz.systems.rollouts.grading import grade, grade_published
+from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, in_parts
-from koderz.systems.rollouts.terms import terms_of
-from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces import git
 
 _EXPLOIT_SECONDS = 60.0
