@@ -252,7 +252,12 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
         return {host.split(".")[0] or "server": {"type": "http", "url": said}}, base
     file = _found(said, base)
     if file is None or not file.is_file() or file.suffix != ".json":
-        words = _words(said)
+        try:
+            words = shlex.split(said)
+        except ValueError as error:
+            raise KoderzError(f"MCP server {said!r}: no command that a shell could read ({error})") from None
+        if not words:
+            raise KoderzError("an MCP server needs a file with mcpServers, a URL or a command")
         name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
         return {server_name(name): {"command": words[0], "args": words[1:]}}, Path.cwd()
     try:
@@ -278,16 +283,6 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
 def server_name(name: str) -> str:
     """A name that agents can make those of tools of."""
     return re.sub(r"[^\w-]+", "-", name, flags=re.ASCII).strip("-")[:64] or "server"
-
-
-def _words(said: str) -> list[str]:
-    try:
-        words = shlex.split(said)
-    except ValueError as error:
-        raise KoderzError(f"MCP server {said!r}: no command that a shell could read ({error})") from None
-    if not words:
-        raise KoderzError("an MCP server needs a file with mcpServers, a URL or a command")
-    return words
 
 
 def _named(server: Mapping[str, Any], beside: Path) -> dict[str, Path]:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -184,8 +183,10 @@ class RolloutsSuite(Suite):
         left_out = dataset.refused
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
-            sandbox_of = partial(_sandbox_of, options, source.sandbox)
-            tasks, unable = runnable(dataset.tasks, sandbox_of, images, options.making(images))
+            usual = source.sandbox
+            tasks, unable = runnable(
+                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, usual), images, options.making(images)
+            )
             dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
             images = ImageStore(options.images)
@@ -358,10 +359,6 @@ class RolloutsSuite(Suite):
         if is_for_judge(text := text_of(messages[0])):
             return simulated_opinion(text)
         return simulate(messages)
-
-
-def _sandbox_of(options: RolloutsOptions, usual: str, task: Rollout) -> str:
-    return options.sandbox_of(task.sandbox, usual)
 
 
 def _price(backend: Backend) -> str:

@@ -140,7 +140,11 @@ async def koderz_agent(
                     return "agent_timeout"
                 done.append(f"{action.tool} {dumps(action.arguments)}" if action.tool else action.command)
                 told.append(await _carried_out(action, workspace, command_timeout))
-            messages += _results(reply.tool_calls, told)
+            if reply.tool_calls:
+                answers = zip(reply.tool_calls, told, strict=True)
+                messages += [{"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in answers]
+            else:
+                messages.append({"role": "user", "content": "\n\n".join(told)})
             if workspace.seconds_left <= 0:
                 return "agent_timeout"
             if turn < max_turns:
@@ -175,15 +179,6 @@ def _called(function: Mapping[str, Any], tools: Collection[str]) -> Action:
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         return Action("", wrong=f"{function['name']} can't be called so: {error}")
     return Action(*values) if function["name"] == "shell" else Action("", *values)
-
-
-def _results(calls: Sequence[Mapping[str, Any]], told: Sequence[str]) -> list[Message]:
-    """The messages that answer a reply: one for each call, or one for all actions in its text."""
-    if not calls:
-        return [{"role": "user", "content": "\n\n".join(told)}]
-    return [
-        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, told, strict=True)
-    ]
 
 
 def read_actions(text: str, tools: Collection[str] = ()) -> list[Action] | None:

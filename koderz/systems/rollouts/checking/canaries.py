@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,9 @@ def _is_value(edit: Edit) -> bool:
 
 def _again(function: ast.AST, edit: Edit, reader: ScriptReader) -> Edit | None:
     """The edit that repeats an assertion below itself with the changed value; None if it isn't on lines of its own."""
-    for statement in _assertions(function):
+    for statement in ast.walk(function):
+        if not isinstance(statement, ast.Assert | ast.Expr):
+            continue
         first, last = reader.place(statement)
         if first <= edit.start and edit.end <= last:
             indent = reader.text[:first].rpartition(b"\n")[2]
@@ -77,10 +79,6 @@ def _again(function: ast.AST, edit: Edit, reader: ScriptReader) -> Edit | None:
             repeated = reader.text[first : edit.start] + edit.text + reader.text[edit.end : last]
             return Edit(last, last, b"\n" + indent + repeated)
     return None
-
-
-def _assertions(function: ast.AST) -> Iterator[ast.Assert | ast.Expr]:
-    return (node for node in ast.walk(function) if isinstance(node, ast.Assert | ast.Expr))
 
 
 def _parses(source: str) -> bool:
@@ -160,13 +158,15 @@ def _canary(task: Rollout, base: str, *, contradicted: bool, shown: bool) -> Rol
             digest = hashlib.sha256(f"{task.digest}\0{path}\0{changed}\0{shown}".encode()).hexdigest()[:16]
             canary = _with_tests(task, path, changed, digest)
             every = {**tests, path: changed}
+            # An agent finds a verifier's tests below tests/, and scripts at their own paths.
+            laid = every if task.scripts else {f"tests/{name}": content for name, content in every.items()}
             return replace(
                 canary,
                 id=f"{task.id}{SUFFIX}",
                 digest=digest,
                 base=f"{base}{SUFFIX}",
                 canary_of=task.id,
-                injected={**task.injected, **_laid(task, every)} if shown else task.injected,
+                injected={**task.injected, **laid} if shown else task.injected,
             )
     return None
 
@@ -180,11 +180,6 @@ def _with_tests(task: Rollout, path: str, content: str, digest: str) -> Rollout:
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(folder / path, [content.encode()])
     return with_tests(task, folder)
-
-
-def _laid(task: Rollout, tests: Mapping[str, str]) -> dict[str, str]:
-    """The tests by the path at which an agent finds them."""
-    return {path if task.scripts else f"tests/{path}": content for path, content in tests.items()}
 
 
 async def _is_failed(canary: Rollout, backend: Backend) -> bool:

@@ -71,7 +71,10 @@ class _IgnoredFiles:
     """The patterns of a .dockerignore, of which the last that matches a path, or a folder above it, decides."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._rules = [(not line.startswith("!"), _segments(line.removeprefix("!"))) for line in patterns]
+        self._rules = list[tuple[bool, tuple[str, ...]]]()
+        for line in patterns:
+            clean = posixpath.normpath("/" + line.removeprefix("!").strip().lstrip("/")).lstrip("/")
+            self._rules.append((not line.startswith("!"), tuple(clean.split("/"))))
         self.has_exceptions = not all(ignores for ignores, _ in self._rules)
 
     def __contains__(self, path: str) -> bool:
@@ -103,11 +106,6 @@ def ignored_by(dockerfile: Path, hidden: Iterable[str] = ()) -> tuple[str, ...]:
             raise KoderzError(f"{path} has more than {_MOST_PATTERNS:,} patterns; leave out folders rather than files")
         return (*patterns, *paths)
     return paths
-
-
-def _segments(pattern: str) -> tuple[str, ...]:
-    clean = posixpath.normpath("/" + pattern.strip().lstrip("/")).lstrip("/")
-    return tuple(clean.split("/"))
 
 
 def _matches_above(pattern: Sequence[str], names: Sequence[str]) -> bool:

@@ -74,8 +74,10 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             await build(task.made, backend)
         with git.tree_of(folder) as tree:
             tree.chmod(0o755)
-            if task.repo.git_url:
-                await _export(task, tree)
+            repo = task.repo
+            if repo.git_url:
+                commit = repo.start_commit_sha or f"refs/source/heads/{repo.branch or 'main'}"
+                await git.export(task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
             cause = "task"
             for path, source in task.files.items():
                 _lay(tree, path, source)
@@ -93,12 +95,6 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
         if isinstance(error, OSError | Unreachable):  # of this machine
             cause = "unprepared"
         raise Fault(f"{task.id} can't be prepared: {error}", cause=cause) from error
-
-
-async def _export(task: Rollout, tree: Path) -> None:
-    repo = task.repo
-    commit = repo.start_commit_sha or (f"refs/source/heads/{repo.branch}" if repo.branch else "refs/source/heads/main")
-    await git.export(task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
 
 
 def _lay(tree: Path, path: str, source: Path | str) -> None:

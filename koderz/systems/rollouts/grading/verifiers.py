@@ -240,14 +240,12 @@ RunTask = Callable[[Rollout], Awaitable[VerifierRun]]
 
 def test_files(task: Rollout) -> dict[str, str]:
     """The files of pytest among a task's tests, by their path below /tests."""
-    return dict(_found(task.verifier.tests if task.verifier else ()))
-
-
-def _found(folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    for folder in folders:
+    found = {}
+    for folder in task.verifier.tests if task.verifier else ():
         for path, file in files_below(folder).items():
             if _TEST_FILE.search(path):
-                yield path, file.read_text("utf-8", "replace")
+                found[path] = file.read_text("utf-8", "replace")
+    return found
 
 
 def with_tests(task: Rollout, folder: Path) -> Rollout:

@@ -159,7 +159,8 @@ def _told_servers(own: Mapping[str, Any]) -> Iterator[str]:
 def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     """A line for each arm, with the usual k only."""
     for arm, own in part.items():
-        alone = _told_alone(own)
+        apart = own.get("published_only")
+        alone = f"graded only as published, apart: {apart['successes']} of {apart['rollouts']} passed" if apart else ""
         if "score" not in own:
             yield f"{arm}: {'; '.join(filter(None, [alone, _told_faults(own)]))}"
             continue
@@ -174,11 +175,6 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
         count = own.get("judged_by_model")
         judged = f"{count} of {own['rollouts']} judged by a model, not calibrated" if count else ""
         yield f"{arm}: {'; '.join(filter(None, [mean, *rates, judged, alone, _told_faults(own), *_told_servers(own)]))}"
-
-
-def _told_alone(own: Mapping[str, Any]) -> str:
-    found = own.get("published_only")
-    return f"graded only as published, apart: {found['successes']} of {found['rollouts']} passed" if found else ""
 
 
 def _told_interval(interval: Sequence[float] | None, form: str, scale: float = 1) -> str:
@@ -214,7 +210,8 @@ def _of_arm(results: Sequence[Result]) -> dict[str, Any]:
     scores = by_task(results, lambda result: result.score)
     passes = by_task(results, lambda result: result.success)
     clusters = clusters_of(results)
-    ks = _ks(min(map(len, passes.values())))
+    fewest = min(map(len, passes.values()))
+    ks = sorted({*range(1, min(fewest, _EVERY_K) + 1), *(k for k in PASS_AT if k <= fewest)})
     mean = mean_score(results)
     assert mean, "every rollout has a score"
     return {
@@ -238,10 +235,6 @@ def _of_arm(results: Sequence[Result]) -> dict[str, Any]:
             for task, own in scores.items()
         },
     }
-
-
-def _ks(fewest: int) -> list[int]:
-    return sorted({*range(1, min(fewest, _EVERY_K) + 1), *(k for k in PASS_AT if k <= fewest)})
 
 
 def _pass_at(passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int) -> dict[str, Any]:

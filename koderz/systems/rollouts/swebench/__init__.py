@@ -147,6 +147,10 @@ def _instance(row: Row) -> Instance:
         cast("RuleName", row.fields.get("rule") if row is not original else "swebench5"),
         row.texts("intact") if row is not original else (),
     )
+    own: dict[str, Any] = {}
+    if row is not original:  # of another dialect
+        bug, withheld = row.text("bug", ""), tuple(row.texts("withheld"))
+        own = {"workdir": row.text("workdir", TESTBED), "bug": bug, "withheld": withheld}
     described = json.dumps({name: original.fields[name] for name in sorted(original.fields)}, default=str)
     found = Instance(
         row.where,
@@ -169,15 +173,10 @@ def _instance(row: Row) -> Instance:
             for name, value in original.fields.items()
             if not isinstance(value, str) or len(value) <= _LONGEST_METADATA
         },
-        **({} if row is original else _of_dialect(row)),
+        **own,
     )
     parser_of(found.log_parser, {}, row.where)
     return found
-
-
-def _of_dialect(row: Row) -> dict[str, Any]:
-    bug, withheld = row.text("bug", ""), tuple(row.texts("withheld"))
-    return {"workdir": row.text("workdir", TESTBED), "bug": bug, "withheld": withheld}
 
 
 def _tests(row: Row, name: str) -> Sequence[str]:

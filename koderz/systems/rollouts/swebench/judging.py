@@ -149,7 +149,8 @@ class InstanceJudge:
     async def _find_terms(self, instance: Instance) -> Terms:
         report, log = await self.published(instance, instance.patch)
         if not report["resolved"]:
-            failing = next(_failing(report), f"its tests don't run: {_last_words(log)}")
+            failed = [test for tests in report.get("tests_status", {}).values() for test in tests["failure"]]
+            failing = f"{failed[0]} fails" if failed else f"its tests don't run: {_last_words(log)}"
             raise Fault(f"{instance.id}: its own solution doesn't pass here: {failing}", cause="task")
         ways: list[By] = ["pytest", "log"] if runner_of(instance.log_parser) == "pytest" else ["log"]
         for terms in (Terms(by, lifted) for by in ways for lifted in _LIFTED):
@@ -272,11 +273,6 @@ def _last_words(log: str) -> str:
     """The last line of the tests' output."""
     lines = [line for line in log.partition(END)[0].splitlines() if line.strip() and not line.startswith("+")]
     return lines[-1].strip()[:200] if lines else "they print nothing"
-
-
-def _failing(report: Report) -> Iterator[str]:
-    for tests in report.get("tests_status", {}).values():
-        yield from (f"{test} fails" for test in tests["failure"])
 
 
 def _bytes(text: str) -> bytes:

@@ -144,7 +144,10 @@ class InstancePlaces:
                 raise Fault(f"{instance.id} can't be prepared: its script ends: {why}", cause="unprepared") from None
         hidden = await git.touched(instance.test_patch.encode())
         tree = place / "checkout"
-        scripts = [Script(path, "", _text(tree / path), SECONDS) for path in script.files(tree)]
+        scripts = [
+            Script(path, "", (tree / path).read_text("utf-8", "surrogateescape"), SECONDS)
+            for path in script.files(tree)
+        ]
         return PreparedPlace(place, store, variables, scripts, hidden)
 
     async def _run(
@@ -268,7 +271,3 @@ def _copy(source: Path, target: Path) -> None:
 def _variables(data: bytes) -> dict[str, str]:
     pairs = (os.fsdecode(each).partition("=") for each in data.split(b"\0") if each)
     return {name: value for name, _, value in pairs if name not in _UNTOLD}
-
-
-def _text(path: Path) -> str:
-    return path.read_text("utf-8", "surrogateescape")

@@ -174,7 +174,7 @@ def _take(found: ComposeService, key: str, value: Any, table: Mapping[str, Any],
     elif key in takers:
         takers[key]()
     elif key in ("command", "entrypoint") and not _is_waiting(value):
-        raise _LackError(key, _words(value))
+        raise _LackError(key, shlex.join(map(str, value)) if isinstance(value, list) else str(value))
     elif key not in _IDLE and str(value) not in _USUAL.get(key, ()) and value not in (None, [], {}):
         raise _LackError(key, value)
 
@@ -250,10 +250,6 @@ def _made_elsewhere(value: Any) -> Iterator[str]:
         place = posixpath.normpath(str(each).partition(":")[0])
         if place not in _EMPTY:
             yield f"tmpfs = {place}"
-
-
-def _words(value: Any) -> str:
-    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _is_waiting(value: Any) -> bool:

@@ -243,7 +243,8 @@ def _environments(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _ignored(found: object, kind: Any, name: str) -> Iterator[str]:
     """The keys that the table of this type hasn't got, in tables within it too."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        kind = next((each for each in typing.get_args(kind) if _has_tables(each)), None)
+        tables = (each for each in typing.get_args(kind) if is_dataclass(each) or typing.get_origin(each) is tuple)
+        kind = next(tables, None)
     if isinstance(found, list) and typing.get_origin(kind) is tuple:
         for each in found:
             yield from _ignored(each, typing.get_args(kind)[0], name)
@@ -262,10 +263,6 @@ def _ignored(found: object, kind: Any, name: str) -> Iterator[str]:
 def _kinds(table: type) -> Mapping[str, Any]:
     """The type of each field of a table. Finding them takes longer than reading a file."""
     return typing.get_type_hints(table)
-
-
-def _has_tables(kind: Any) -> bool:
-    return is_dataclass(kind) or typing.get_origin(kind) is tuple
 
 
 def _wrong(table: TaskTable) -> Iterator[tuple[str, str]]:

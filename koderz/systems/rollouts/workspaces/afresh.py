@@ -92,7 +92,7 @@ def carry_outside(worked: Path, place: Path, root: Layers | None, workdir: str) 
     """Carries the changes outside of the checkout from one place into another. Returns the paths of what it carried."""
     if root is None:
         return [*_carry_home(worked / "home", place / "home")]
-    programs = {*_TOOLS, *_programs(root)}
+    programs = {*_TOOLS}.union(*map(root.names, ("bin", "usr/bin", "usr/local/bin", "sbin", "usr/sbin")))
     fresh = place / UPPER
     fresh.mkdir(exist_ok=True)
     fresh.chmod(root.folders[-1].stat().st_mode & 0o7777)
@@ -120,16 +120,9 @@ def is_work(path: str, programs: set[str], workdir: str, *, is_new: bool) -> boo
     names = {part.partition(".")[0] for part in parts}
     if names & _PYTHONS:
         return False
-    return not (_is_for_python(parts) and parts[-1].partition(".")[0] in sys.stdlib_module_names)
-
-
-def _is_for_python(parts: Sequence[str]) -> bool:
-    return len(parts) > 1 and (parts[-2].startswith("python3") or parts[-2] in ("site-packages", "dist-packages"))
-
-
-def _programs(root: Layers) -> Iterator[str]:
-    for folder in ("bin", "usr/bin", "usr/local/bin", "sbin", "usr/sbin"):
-        yield from root.names(folder)
+    folder = parts[-2] if len(parts) > 1 else ""
+    is_for_python = folder.startswith("python3") or folder in ("site-packages", "dist-packages")
+    return not (is_for_python and parts[-1].partition(".")[0] in sys.stdlib_module_names)
 
 
 def _carry_home(worked: Path, home: Path) -> Iterator[str]:

@@ -101,7 +101,15 @@ def resources_of(task: Rollout, backend: Backend, memory_mb: int, multiplier: fl
         "verifier_seconds": verifier_seconds(task),
         "multiplier": multiplier,
     }
-    return {**held, "asked": _asked(task.published or task), "enforced": enforced}
+    as_asked = task.published or task
+    asked = {
+        **asdict(as_asked.asked),
+        "network": as_asked.network.mode if as_asked.states_network else None,
+        "agent_seconds": as_asked.agent_seconds,
+        "verifier_seconds": verifier_seconds(as_asked),
+    }
+    del asked["gpus"]
+    return {**held, "asked": asked, "enforced": enforced}
 
 
 def verifier_seconds(task: Rollout) -> float:
@@ -116,15 +124,3 @@ def _cores(cpus: float, enforcer: str) -> float | None:
     if enforcer == "affinity":
         return float(min(-(-cpus // 1), available_cores()))
     return cpus
-
-
-def _asked(task: Rollout) -> dict[str, Any]:
-    asked = asdict(task.asked)
-    del asked["gpus"]
-    network = task.network.mode if task.states_network else None
-    return {
-        **asked,
-        "network": network,
-        "agent_seconds": task.agent_seconds,
-        "verifier_seconds": verifier_seconds(task),
-    }
