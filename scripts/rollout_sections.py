@@ -38,7 +38,7 @@ from koderz.systems.workspaces.local import Local
 from koderz_tracker import records
 from koderz_tracker.summary import Summary
 from koderz_tracker.tracker import Tracker
-from tests.koderz.systems.rollouts.test_grading import _RIGHT, GAMING, TASK
+from tests.koderz.systems.rollouts.grading.test_grading import _RIGHT, GAMING, TASK
 from tests.scripted_model import ScriptedModel, scripted_model
 
 _KNOWN = [*GAMING].index("skip of the module") + 1  # those that OneShot was tried with come first

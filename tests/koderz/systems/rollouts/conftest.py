@@ -16,7 +16,7 @@ from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.local import Local
-from tests.koderz.systems.rollouts.test_grading import TASK, Grading
+from tests.koderz.systems.rollouts.grading.test_grading import TASK, Grading
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,11 @@ from koderz.systems.rollouts.agents import acp
 from koderz.systems.rollouts.agents.adapters import Dirs, Event, adapter_of
 from koderz.systems.rollouts.tasks.config import read_config, risks_of
 from koderz.types import Reply
-from tests.koderz.systems.rollouts.test_bridge import Asked
+from tests.koderz.systems.rollouts.agents.test_bridge import Asked
 
 pytest.importorskip("acp")
 
-AGENT = Path(__file__).parents[3] / "fake_acp_agent"
+AGENT = Path(__file__).parents[4] / "fake_acp_agent"
 SERVERS = (
     Addition("mcp", "parcels", "", "0", {"command": "python3", "args": ["p.py"], "env": {"A": "1"}}),
     Addition("mcp", "far", "", "0", {"type": "http", "url": "http://127.0.0.1:1", "headers": {"B": "2"}}, inside=True),

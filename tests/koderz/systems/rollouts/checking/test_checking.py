@@ -17,7 +17,7 @@ from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.workspaces.local import Local
-from tests.koderz.systems.rollouts.test_harbor_tasks import written
+from tests.koderz.systems.rollouts.tasks.test_harbor import written
 
 
 def _checked(times: int) -> checking.Checked:

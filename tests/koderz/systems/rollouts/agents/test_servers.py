@@ -35,7 +35,7 @@ from koderz_tracker.results import Result
 from koderz_tracker.sinks.mlflow.trace import trace_of
 from tests.tracker import builders
 
-PARCELS = Path(__file__).parents[3] / "parcels.py"
+PARCELS = Path(__file__).parents[4] / "parcels.py"
 
 
 def parcels(how: str = "") -> tuple[Addition, ...]:

@@ -1,5 +1,7 @@
 """Dockerfiles as they are read: instructions, variables, stages, and the files that they copy."""
 
+from __future__ import annotations
+
 import gzip
 import io
 import json

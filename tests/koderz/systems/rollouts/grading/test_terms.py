@@ -30,7 +30,7 @@ from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
 from koderz.types import Verdict
 from tests.koderz.systems.rollouts.hand_made import hand_made
-from tests.koderz.systems.rollouts.test_harbor_tasks import written
+from tests.koderz.systems.rollouts.tasks.test_harbor import written
 
 Solved = Callable[[Rollout, str], tuple[Terms, Graded]]
 

@@ -18,9 +18,9 @@ from koderz.errors import Fault, KoderzError
 from koderz.systems.rollouts.guest import main as guest
 from koderz.systems.rollouts.task import Network, Rollout
 from koderz.systems.rollouts.workspaces.machines import command_with, stands_in
-from tests.koderz.systems.rollouts.test_events import REWARD, Run
-from tests.koderz.systems.rollouts.test_events import run as run_fixture
-from tests.koderz.systems.rollouts.test_harbor_tasks import loaded
+from tests.koderz.systems.rollouts.tasks.test_harbor import loaded
+from tests.koderz.systems.rollouts.workspaces.test_events import REWARD, Run
+from tests.koderz.systems.rollouts.workspaces.test_events import run as run_fixture
 
 run = run_fixture
 

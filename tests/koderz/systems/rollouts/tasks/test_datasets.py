@@ -20,8 +20,7 @@ from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.tasks.config import read_config
 from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.tasks.runnable import Omission, Reason, by_reason
-
-from .test_harbor_tasks import written
+from tests.koderz.systems.rollouts.tasks.test_harbor import written
 
 
 @pytest.fixture(autouse=True)

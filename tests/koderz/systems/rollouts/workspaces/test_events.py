@@ -25,7 +25,7 @@ from koderz.systems.rollouts.workspaces.artifacts import Collected, keep, put_ba
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 from koderz.types import Reply, Task, Verdict
-from tests.koderz.systems.rollouts.test_harbor_tasks import loaded
+from tests.koderz.systems.rollouts.tasks.test_harbor import loaded
 
 REWARD = "echo $((! $?)) > /logs/verifier/reward.txt\n"
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'

@@ -11,7 +11,7 @@ import pytest
 
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces.scripts import Script
-from tests.koderz.systems.rollouts.test_grading import (
+from tests.koderz.systems.rollouts.grading.test_grading import (
     _FORGED,
     _HIDDEN,
     _MAKE_REPORT,

@@ -1,4 +1,4 @@
-"""What is read from the files of rollouts: scores by task, the newest of a name, tables."""
+"""What is read from the files of rollouts: scores by task, the newest of a name, tables; and what the screen says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.results import find_rollouts, get_task_score, load_benchmark, table_lines
+from koderz.systems.rollouts.results.screen import completed
 
 
 def _written(data: Path, stamp: str, scores: list[float | None], name: str = "nightly") -> Path:
@@ -95,3 +96,18 @@ def test_files_that_can_t_be_read_are_one_error(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text("[]")
     with pytest.raises(KoderzError, match="can't be read"):
         load_benchmark(folder)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "total", "told"),
+    [
+        (["launched"] * 4, 4, (True, "All 4 tasks completed!")),
+        (["launched"] * 3, 4, (False, "3 of 4 tasks completed")),
+        ([*["launched"] * 3, "launch_failed"], 4, (False, "3 of 4 tasks completed, 1 launch_failed")),
+        (["launch_failed"], 4, (False, "0 of 4 tasks completed, 1 launch_failed")),
+    ],
+)
+def test_tasks_are_completed_only_where_each_was_launched(
+    statuses: list[str], total: int, told: tuple[bool, str]
+) -> None:
+    assert completed({f"stamp-{number}": status for number, status in enumerate(statuses)}, total) == told
