@@ -27,7 +27,7 @@ from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, in_parts
 from koderz.systems.rollouts.tasks.config import Config, Variants, additions_by_arm, read_config
-from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset, stood_in
+from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset, skill_notices, stood_in
 from koderz.systems.rollouts.tasks.runnable import (
     ROOTED,
     Omission,
@@ -39,7 +39,6 @@ from koderz.systems.rollouts.tasks.runnable import (
     runnable,
     workable,
 )
-from koderz.systems.rollouts.tasks.skill_evals import skill_notices
 from koderz.systems.rollouts.workspaces.afresh import Terms
 from koderz.systems.rollouts.workspaces.machines import is_separate, stands_in
 from koderz.systems.rollouts.workspaces.resources import require_network, resources_of, settled

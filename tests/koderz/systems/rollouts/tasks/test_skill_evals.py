@@ -16,9 +16,8 @@ from koderz.systems.rollouts.grading.scores import opinions
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.task import Rollout, SkillEval
-from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset, skill_problems
 from koderz.systems.rollouts.tasks.formats import require_work
-from koderz.systems.rollouts.tasks.skill_evals import skill_problems
 from koderz.types import Message
 from tests.conftest import Shell
 
