@@ -80,7 +80,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
                 await git.export(task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
             cause = "task"
             for path, source in task.files.items():
-                _lay(tree, path, source)
+                content = source.encode() if isinstance(source, str) else source.read_bytes()
+                is_program = isinstance(source, Path) and bool(source.stat().st_mode & 0o100)
+                git.write(tree, path, content, executable=is_program)
             _remove(tree, task.removed)
             for path, text in task.injected.items():
                 git.write(tree, path, text.encode())
@@ -95,13 +97,6 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
         if isinstance(error, OSError | Unreachable):  # of this machine
             cause = "unprepared"
         raise Fault(f"{task.id} can't be prepared: {error}", cause=cause) from error
-
-
-def _lay(tree: Path, path: str, source: Path | str) -> None:
-    if isinstance(source, str):
-        git.write(tree, path, source.encode())
-    else:
-        git.write(tree, path, source.read_bytes(), executable=bool(source.stat().st_mode & 0o100))
 
 
 def _remove(tree: Path, patterns: Iterable[str]) -> None:

@@ -156,13 +156,15 @@ def fresh_only(
 
 
 async def _published_alone(tasks: Sequence[Rollout], sandbox: str, images: ImageStore) -> set[str]:
+    found = set[str]()
     async with open_backend(sandbox, Settings(sandbox=sandbox), images) as backend:
         stores = Stores({"": backend})
-        return {task.id for task in tasks if await _is_published_alone(task, stores)}
-
-
-async def _is_published_alone(task: Rollout, stores: Stores) -> bool:
-    if task.instance:
-        return await is_published_alone(task.instance, await stores.of(task), stores.backend_of(task))
-    parts = [stage.task for stage in task.stages] or [task]
-    return any([(await terms_of(part, stores, task)).graded == "published" for part in parts])
+        for task in tasks:
+            if task.instance:
+                is_alone = await is_published_alone(task.instance, await stores.of(task), backend)
+            else:
+                parts = [stage.task for stage in task.stages] or [task]
+                is_alone = "published" in [(await terms_of(part, stores, task)).graded for part in parts]
+            if is_alone:
+                found.add(task.id)
+    return found

@@ -179,7 +179,8 @@ class _Reader:
         environment = table.environment or top.environment
         candidates = [(table.environment, own_tests, name), *([(top.environment, tests, "verifier")] if step else [])]
         for own, folder, where in candidates:
-            if (own and own.docker_image) or _is_built(folder):
+            is_built = (folder / "Dockerfile").is_file() or (folder / _COMPOSE).is_file()
+            if is_built or (own and own.docker_image):
                 recipe = self._recipe(folder, own or EnvironmentTable(), f"{where}.environment", tests=True)
                 return self._separate(
                     found,
@@ -308,10 +309,6 @@ def digest_below(folder: Path) -> str:
         digest.update(f"{path}\0".encode())
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _is_built(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("Dockerfile", _COMPOSE))
 
 
 def _additions(table: EnvironmentTable) -> Iterator[Addition]:
