@@ -1,4 +1,9 @@
-"""The system `rollouts`: agents at work on prepared repositories."""
+"""The system `rollouts`: agents at work on prepared repositories.
+
+Its folders are the way of a rollout. `tasks` reads what is asked, `environments` makes what that runs in, `agents` work
+in `workspaces`, `grading` runs hidden tests on what they leave, and `results` writes and reads what became of it.
+`checking` tells whether tasks are fit for use, and `commands` and `helps` are what a user calls.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +32,8 @@ SYSTEM = System(
     },
     options={
         "suite.rollouts": f"{_HERE}.options:RolloutsOptions",
-        "solver.agent:koderz": f"{_HERE}.agents.options:AgentOptions",
-        "solver.agent:scripted": f"{_HERE}.agents.options:ScriptOptions",
+        "solver.agent:koderz": f"{_HERE}.agents:AgentOptions",
+        "solver.agent:scripted": f"{_HERE}.agents:ScriptOptions",
     },
     summaries={"rollouts": f"{_HERE}.results.figures:FIGURES", "canaries": f"{_HERE}.results.figures:CANARIES"},
     documents={"rollouts": f"{_HERE}.results.files:RolloutFiles"},

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import PromptTooLong
+from koderz.settings.options import option
+from koderz.settings.trust import RUNS_CODE
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
 from koderz.types import Task, Verdict
 
@@ -185,3 +188,18 @@ def _published(task: Rollout, each: Sequence[Mapping[str, Any] | None]) -> dict[
         return None
     success = len(given) == len(task.stages) and all(found["success"] for found in given)
     return {"success": success, "rewards": dict(rewards_of(task, [found["rewards"] for found in given]))}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """The limits of koderz' own agent."""
+
+    max_turns: int = option(50, "Replies that the agent may give to one task.", "N", bounds=(1, 10_000))
+    command_timeout: float = option(600.0, "Time that one command may take.", "SECONDS", bounds=(1, 86_400))
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptOptions:
+    """The script that runs in place of an agent."""
+
+    script: Path | None = option(None, "A file that bash runs in each repository.", "FILE", risk=RUNS_CODE)  # noqa: RUF009

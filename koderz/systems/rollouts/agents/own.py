@@ -14,8 +14,7 @@ from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.definition import asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.additions import told_of
-from koderz.systems.rollouts.agents import MESSAGE, judged
-from koderz.systems.rollouts.agents.options import AgentOptions
+from koderz.systems.rollouts.agents import MESSAGE, AgentOptions, judged
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
 from koderz_tracker.messages import text_of
 
