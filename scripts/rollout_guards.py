@@ -19,12 +19,12 @@ sys.path.insert(0, str(ROOT))
 
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended, Limits, Mount, RewardChannel
-from koderz.systems.rollouts.audit import audit_tasks
-from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.checking.audit import audit_tasks
 from koderz.systems.rollouts.grading import grade
+from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.terms import terms_of
-from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
+from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.hand_made import hand_made
 

@@ -25,21 +25,20 @@ sys.path.insert(0, str(ROOT))
 
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Limits, Mount
-from koderz.systems.rollouts.agents.adapters import Dirs, Package
-from koderz.systems.rollouts.agents.mini_swe_agent import adapter as mini_swe_agent
-from koderz.systems.rollouts.files import RolloutFiles
-from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.agents.adapters import Dirs, Package, mini_swe_agent
 from koderz.systems.rollouts.grading import grade
+from koderz.systems.rollouts.results.files import RolloutFiles
 from koderz.systems.rollouts.suite import SAMPLE
-from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.workspaces import Stores
+from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
 from koderz_tracker import records
 from koderz_tracker.summary import Summary
 from koderz_tracker.tracker import Tracker
-from tests.koderz.systems.rollouts.test_grading import _RIGHT, GAMING, TASK
+from tests.koderz.systems.rollouts.grading.test_grading import _RIGHT, GAMING, TASK
 from tests.scripted_model import ScriptedModel, scripted_model
 
 _KNOWN = [*GAMING].index("skip of the module") + 1  # those that OneShot was tried with come first

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
-from koderz.systems.rollouts.simulated import simulate
+from koderz.systems.rollouts.agents.own import simulate
 from koderz.testing import ModelServer
 from tests.conftest import Shell, kill_after
 from tests.e2e.answering import answering, labelled

@@ -33,12 +33,12 @@ from koderz.systems.optimizers.manifests import read_manifest
 from koderz.systems.patches.machines import read_rules
 from koderz.systems.patches.tasks import read_commits, read_tasks
 from koderz.systems.rollouts.additions import read_additions
-from koderz.systems.rollouts.config import read_config
-from koderz.systems.rollouts.formats import load_task
-from koderz.systems.rollouts.registry import find_dataset
 from koderz.systems.rollouts.results import load_benchmark
-from koderz.systems.rollouts.swebench.regrade import read_log
-from koderz.systems.rollouts.swebench.rows import read_instances
+from koderz.systems.rollouts.swebench import read_instances
+from koderz.systems.rollouts.swebench.judging import read_log
+from koderz.systems.rollouts.tasks.config import read_config
+from koderz.systems.rollouts.tasks.datasets import find_dataset
+from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.workspaces.environments import read_environments
 from koderz.systems.workspaces.images.archives import images_in
 from koderz.systems.workspaces.images.folders import read_folders

@@ -13,7 +13,7 @@ from koderz.doctor import diagnose
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Backend
 from koderz.settings.paths import home_folder
-from koderz.systems.rollouts.agents import checks
+from koderz.systems.rollouts import doctor
 
 LOOK = """
 import asyncio, json, os, sys
@@ -83,9 +83,9 @@ def test_sandboxes_have_ended_when_the_doctor_has_looked_at_them(monkeypatch: py
         ended.append(backend.name)
         return backend.name
 
-    monkeypatch.setattr(checks, "usual_sandbox", usual)
-    monkeypatch.setattr(checks, "_entered", entered)
-    found = asyncio.run(checks.check({}))
+    monkeypatch.setattr(doctor, "usual_sandbox", usual)
+    monkeypatch.setattr(doctor, "_entered", entered)
+    found = asyncio.run(doctor.check({}))
 
     assert (found[0].state, found[0].detail) == ("broken", "no sandbox is here")
     assert len(ended) == 4

@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -252,7 +252,12 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
         return {host.split(".")[0] or "server": {"type": "http", "url": said}}, base
     file = _found(said, base)
     if file is None or not file.is_file() or file.suffix != ".json":
-        words = _words(said)
+        try:
+            words = shlex.split(said)
+        except ValueError as error:
+            raise KoderzError(f"MCP server {said!r}: no command that a shell could read ({error})") from None
+        if not words:
+            raise KoderzError("an MCP server needs a file with mcpServers, a URL or a command")
         name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
         return {server_name(name): {"command": words[0], "args": words[1:]}}, Path.cwd()
     try:
@@ -278,16 +283,6 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
 def server_name(name: str) -> str:
     """A name that agents can make those of tools of."""
     return re.sub(r"[^\w-]+", "-", name, flags=re.ASCII).strip("-")[:64] or "server"
-
-
-def _words(said: str) -> list[str]:
-    try:
-        words = shlex.split(said)
-    except ValueError as error:
-        raise KoderzError(f"MCP server {said!r}: no command that a shell could read ({error})") from None
-    if not words:
-        raise KoderzError("an MCP server needs a file with mcpServers, a URL or a command")
-    return words
 
 
 def _named(server: Mapping[str, Any], beside: Path) -> dict[str, Path]:
@@ -352,3 +347,27 @@ def _copy(contents: Mapping[str, tuple[bytes, bool]], folder: Path) -> None:
         for each in [whole, *whole.rglob("*")]:
             if each.is_dir():  # which users of other sandboxes read
                 each.chmod(0o755)
+
+
+USED = "used"
+"""The fact of a rollout that says of each thing whose use can be told whether the agent used it."""
+
+
+def used_in(additions: Iterable[Addition], actions: Sequence[str]) -> Mapping[str, Any]:
+    """The facts of a rollout's verdict on what its agent used; none if it has nothing whose use can be told.
+
+    `actions`: the tools that the agent called with what it gave them, as its own stream and its model's replies have
+    them. A skill is used where a file of its folder is named, or the tool `Skill` opens it, and a server where a tool
+    of its is called. Context files, memories and system prompts stand in every prompt.
+    """
+    marks = {each.name: _mark_of(each) for each in additions if each.kind in ("skill", "mcp") and not each.inside}
+    found = {name: any(mark.search(action) for action in actions) for name, mark in marks.items()}
+    return {USED: found} if found else {}
+
+
+def _mark_of(addition: Addition) -> re.Pattern[str]:
+    name = re.escape(addition.name.partition("@")[0])
+    if addition.kind == "mcp":
+        return re.compile(rf"\A(?:mcp__)?{name}__")
+    # Each agent has its skills in a folder of another name; `ls` of all of them opens none.
+    return re.compile(rf"\ASkill\b.*[\"']{name}[\"']|\b(?:skills|additions/\w+)/{name}\b|\b{name}/SKILL\.md")

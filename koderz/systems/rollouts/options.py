@@ -39,7 +39,7 @@ def wrong_names(names: Iterable[str]) -> str:
 
 def wrong_hosts(text: str) -> str:
     """Error in a list of hosts, or an empty text."""
-    from koderz.systems.rollouts.task_toml import is_host
+    from koderz.systems.rollouts.tasks.task_toml import is_host
 
     wrong = [host for host in text.split(",") if not is_host(host)]
     return f"{wrong[0]!r} is no host, *.HOST, address or CIDR range" if wrong else ""

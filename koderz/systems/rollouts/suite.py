@@ -7,7 +7,6 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,30 +15,34 @@ from koderz.sandbox.workspace import Backend
 from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
-from koderz.systems.rollouts.afresh import Terms
+from koderz.systems.rollouts.additions import USED
 from koderz.systems.rollouts.agents import MESSAGE
 from koderz.systems.rollouts.agents.adapters import require_taken
-from koderz.systems.rollouts.canaries import canaries_of, with_canaries
-from koderz.systems.rollouts.config import Config, read_config
-from koderz.systems.rollouts.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.agents.own import simulate
+from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.environments import notes_on
 from koderz.systems.rollouts.grading import Graded, grade
-from koderz.systems.rollouts.instances import stood_in
-from koderz.systems.rollouts.machines import is_separate
-from koderz.systems.rollouts.omissions import ignored_keys, notices_of, require_none, workable
-from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
+from koderz.systems.rollouts.grading.scores import expected, is_for_judge, opinions, simulated_opinion
+from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.resources import require_network, resources_of, settled
-from koderz.systems.rollouts.rubrics import expected
-from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, require_runnable, runnable
-from koderz.systems.rollouts.simulated import simulate
-from koderz.systems.rollouts.skill_evals import skill_notices
-from koderz.systems.rollouts.tasks import Rollout, in_parts
-from koderz.systems.rollouts.terms import fresh_only, terms_of
-from koderz.systems.rollouts.tools import stands_in
-from koderz.systems.rollouts.use import USED
-from koderz.systems.rollouts.variants import Variants, additions_by_arm
-from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
+from koderz.systems.rollouts.task import Rollout, in_parts
+from koderz.systems.rollouts.tasks.config import Config, Variants, additions_by_arm, read_config
+from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset, skill_notices, stood_in
+from koderz.systems.rollouts.tasks.runnable import (
+    ROOTED,
+    Omission,
+    ignored_keys,
+    notices_of,
+    placed,
+    require_none,
+    require_runnable,
+    runnable,
+    workable,
+)
+from koderz.systems.rollouts.workspaces.afresh import Terms
+from koderz.systems.rollouts.workspaces.machines import is_separate, stands_in
+from koderz.systems.rollouts.workspaces.resources import require_network, resources_of, settled
+from koderz.systems.rollouts.workspaces.workspace import PLACE, Stores, Workspace, open_backend
 from koderz.systems.workspaces.git import GitError
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
@@ -179,8 +182,10 @@ class RolloutsSuite(Suite):
         left_out = dataset.refused
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
-            sandbox_of = partial(_sandbox_of, options, source.sandbox)
-            tasks, unable = runnable(dataset.tasks, sandbox_of, images, options.making(images))
+            usual = source.sandbox
+            tasks, unable = runnable(
+                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, usual), images, options.making(images)
+            )
             dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
             images = ImageStore(options.images)
@@ -353,10 +358,6 @@ class RolloutsSuite(Suite):
         if is_for_judge(text := text_of(messages[0])):
             return simulated_opinion(text)
         return simulate(messages)
-
-
-def _sandbox_of(options: RolloutsOptions, usual: str, task: Rollout) -> str:
-    return options.sandbox_of(task.sandbox, usual)
 
 
 def _price(backend: Backend) -> str:

@@ -14,7 +14,7 @@ from koderz.analysis.report.stories import _blocks
 from koderz.analysis.story import Experiments, Story
 from koderz.cli.show import tell
 from koderz.models.clients import packed
-from koderz.systems.rollouts.screen import _record_lines
+from koderz.systems.rollouts.results.screen import _record_lines
 from koderz.testing import a_journal
 from koderz_tracker.records import Call, Once
 from tests.tracker.builders import RUN, call, judged

@@ -20,7 +20,7 @@ from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.patching import PatchingOptions
-from koderz.systems.rollouts.agents.options import AgentOptions
+from koderz.systems.rollouts.agents import AgentOptions
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.serving.options import ServingOptions
 from tests.conftest import Shell

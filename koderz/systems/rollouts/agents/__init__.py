@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import PromptTooLong
+from koderz.settings.options import option
+from koderz.settings.trust import RUNS_CODE
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
 from koderz.types import Task, Verdict
+
+if TYPE_CHECKING:
+    from koderz.systems.rollouts.task import Rollout, Stage
 
 MESSAGE: ContextVar[str] = ContextVar("message", default="")
 """The last message of the running experiment's agent, which only a judge of expectations reads."""
@@ -25,9 +33,8 @@ async def judged(
 
     `actions`: the tools that it called, once it has ended, which tell whether it used what its arm gives it.
     """
-    from koderz.systems.rollouts.stages import in_stages  # help needs the options of agents, not what they work on
-    from koderz.systems.rollouts.tasks import Rollout
-    from koderz.systems.rollouts.use import used_in
+    from koderz.systems.rollouts.additions import used_in  # help needs the options of agents, not what they work on
+    from koderz.systems.rollouts.task import Rollout
 
     async def worked(part: Task) -> Verdict:
         try:
@@ -58,3 +65,141 @@ async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, 
         return verdict
     word = "timeout" if ran_out == "agent_timeout" and not verdict.passed else verdict.verdict
     return replace(verdict, verdict=word, cause=ran_out)
+
+
+Rewards = Mapping[str, float]
+
+EVALUATION = "evaluation_results.json"
+
+
+class StepWork(NamedTuple):
+    """A step that an agent has worked on."""
+
+    name: str
+    verdict: Verdict
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """The results of its verifier; empty if it wasn't judged."""
+        text = self.verdict.artifacts.get(EVALUATION)
+        found: dict[str, Any] = json.loads(text) if isinstance(text, str) else {}
+        return found
+
+    @property
+    def rewards(self) -> Rewards:
+        """The rewards of its verifier, by name; empty if it gave none."""
+        found: Rewards = self.evaluation.get("rewards") or {}
+        return found
+
+
+async def in_stages(
+    task: Task[Rollout],
+    workspace: WorkspaceHandle,
+    work: Callable[[Task[Rollout]], Awaitable[Verdict]],
+) -> Verdict:
+    """The verdict on a task, of whose steps `work` returns one each.
+
+    A step that gives no reward, or less than its least one, is the last.
+    """
+    done = list[StepWork]()
+    for stage in task.payload.stages:
+        told = stage.task.instructions
+        message = {"role": "user", "content": told}
+        part = replace(task, id=stage.task.id, payload=stage.task, messages=(message,), prompt=told)
+        if (await workspace.begin(stage))["wrong"]:
+            break
+        done.append(StepWork(stage.name, await work(part)))
+        if not goes_on(stage, done[-1].rewards):
+            break
+    return summed_up(task.payload, done)
+
+
+def goes_on(stage: Stage, rewards: Rewards) -> bool:
+    """Whether the steps after this one are begun. A reward that is missing is below any least one."""
+    return bool(rewards) and all(rewards.get(name, -float("inf")) >= least for name, least in stage.min_reward.items())
+
+
+def rewards_of(task: Rollout, done: Sequence[Rewards]) -> Rewards:
+    """The rewards of a task by those of its steps: each name's mean over the steps with rewards, or the last step's."""
+    if task.rewards_of == "final":
+        return done[-1] if done else {}
+    given = [rewards for rewards in done if rewards]
+    names = dict.fromkeys(name for rewards in given for name in rewards)
+    return {name: sum(rewards.get(name, 0.0) for rewards in given) / len(given) for name in names}
+
+
+def summed_up(task: Rollout, done: Sequence[StepWork]) -> Verdict:
+    """The verdict on a task by those on its steps: passed if each step was done, and all rewards are 1."""
+    rewards = rewards_of(task, [each.rewards for each in done])
+    is_whole = len(done) == len(task.stages)
+    passed = is_whole and bool(rewards) and all(reward == 1 for reward in rewards.values())
+    first = next((each.verdict for each in done if not each.verdict.passed), None)
+    failed = replace(first, verdict="failed") if first and first.verdict == "passed" else first
+    usual = done[-1].verdict if done else Verdict("failed", "no_reward")
+    judged = usual if passed else failed or replace(usual, verdict="failed", cause="no_reward")
+    metrics: dict[str, float] = {}
+    for each in done:
+        for name, value in each.verdict.metrics.items():
+            metrics[name] = metrics.get(name, 0.0) + value if name in _COUNTED else value
+    return replace(
+        judged,
+        verdict="passed" if passed else judged.verdict,
+        cause="" if passed else judged.cause,
+        detail="\n\n".join(f"=== {each.name}\n{each.verdict.detail}" for each in done),
+        score=sum(rewards.values()) / len(rewards) if rewards else 0.0,
+        metrics=metrics,
+        artifacts={**usual.artifacts, EVALUATION: json.dumps(_evaluation(task, done, rewards), indent=2)},
+    )
+
+
+_COUNTED = ("tests", "tests_passed")
+
+
+def _evaluation(task: Rollout, done: Sequence[StepWork], rewards: Rewards) -> dict[str, Any]:
+    """The results of all steps as those of one task."""
+    score = sum(rewards.values()) / len(rewards) if rewards else 0.0
+    parts = [(each.name, each.evaluation) for each in done]
+    last = parts[-1][1] if parts else {}
+    rubrics = {
+        f"{name}/{rubric}": value
+        for name, found in parts
+        for rubric, value in found.get("evaluation", {}).get("rubrics", {}).items()
+    }
+    return {
+        **last,
+        "task_id": task.id,
+        "total_score": score,
+        "score_of_graded": score if rewards else None,
+        "evaluation": {"rubrics": rubrics, "total_score": score, "max_score": 1.0},
+        "test_results": {
+            f"{name}/{path}": result for name, found in parts for path, result in found.get("test_results", {}).items()
+        },
+        "rewards": dict(rewards),
+        "steps": [{"name": each.name, "rewards": dict(each.rewards)} for each in done],
+        "tampering": [f"{name}: {text}" for name, found in parts for text in found.get("tampering", [])],
+        "published": _published(task, [found.get("published") for _, found in parts]),
+    }
+
+
+def _published(task: Rollout, each: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """The verdict as published, where each step has one."""
+    given = [found for found in each if found]
+    if not given or len(given) < len(each):
+        return None
+    success = len(given) == len(task.stages) and all(found["success"] for found in given)
+    return {"success": success, "rewards": dict(rewards_of(task, [found["rewards"] for found in given]))}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """The limits of koderz' own agent."""
+
+    max_turns: int = option(50, "Replies that the agent may give to one task.", "N", bounds=(1, 10_000))
+    command_timeout: float = option(600.0, "Time that one command may take.", "SECONDS", bounds=(1, 86_400))
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptOptions:
+    """The script that runs in place of an agent."""
+
+    script: Path | None = option(None, "A file that bash runs in each repository.", "FILE", risk=RUNS_CODE)  # noqa: RUF009

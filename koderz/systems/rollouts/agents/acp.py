@@ -25,8 +25,17 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import BRIDGE_PORT, Ended
 from koderz.settings.installation import extra_command
 from koderz.solvers.handles import AskHandle
-from koderz.systems.rollouts.agents import claude_code, codex, mini_swe_agent
-from koderz.systems.rollouts.agents.adapters import ACP, Dirs, Event, Package, parsed
+from koderz.systems.rollouts.agents.adapters import (
+    ACP,
+    Dirs,
+    Event,
+    Package,
+    bridged_codex,
+    claude_code,
+    codex,
+    mini_swe_agent,
+    parsed,
+)
 from koderz.systems.rollouts.agents.bridge import GRACE, Bridge
 
 if TYPE_CHECKING:
@@ -100,12 +109,12 @@ class AcpAgent:
 
     def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
         # Each agent reads the address of its model from a place of its own: these are all that are known.
-        others = (claude_code.adapter, codex.adapter, mini_swe_agent.adapter)
+        others = (claude_code, codex, mini_swe_agent)
         environment = {name: value for each in others for name, value in each.command(prompt, model, dirs)[1].items()}
         environment |= {"ANTHROPIC_MODEL": model, "OPENAI_MODEL": model}
         program = Path(dirs.program)
         node = shutil.which("node") if program.suffix in (".js", ".mjs") else None  # `env node` finds no other's
-        settings = [*codex.bridged(dirs.url), *_CODEX] if "codex-acp" in program.parts else []
+        settings = [*bridged_codex(dirs.url), *_CODEX] if "codex-acp" in program.parts else []
         argv = [*([str(Path(node).resolve())] if node else []), dirs.program, *self._arguments, *settings]
         return ["bash", "-c", _CONNECT, "bash", *argv], environment
 

@@ -21,11 +21,10 @@ from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.settings.systems import own_names
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
-from koderz.systems.rollouts.agents import MESSAGE, judged
+from koderz.systems.rollouts.agents import MESSAGE, ScriptOptions, judged
 from koderz.systems.rollouts.agents.acp import AcpAgent, AcpBridge
 from koderz.systems.rollouts.agents.adapters import Dirs, adapter_of, require_taken, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
-from koderz.systems.rollouts.agents.options import ScriptOptions
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
 
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}

@@ -1,4 +1,4 @@
-"""koderz' own agent: a model that works by commands and edits, as tool calls or in fenced blocks."""
+"""koderz' own agents: a model that works by commands and edits, the task's solution, nothing, and a simulated model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from koderz.prompts import PLACEHOLDERS, Prompts
-from koderz.solvers.definition import solver
+from koderz.solvers.definition import asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.additions import told_of
-from koderz.systems.rollouts.agents import MESSAGE, judged
-from koderz.systems.rollouts.agents.options import AgentOptions
+from koderz.systems.rollouts.agents import MESSAGE, AgentOptions, judged
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
+from koderz_tracker.messages import text_of
 
 _FENCE = r"^(`{3,})(%s)(?:[ \t]+([^\n`]+))?[ \t]*\n(.*?)^\1[ \t]*$"
 _OPENED = r"^`{3,}(?:%s)\b"
@@ -139,7 +139,11 @@ async def koderz_agent(
                     return "agent_timeout"
                 done.append(f"{action.tool} {dumps(action.arguments)}" if action.tool else action.command)
                 told.append(await _carried_out(action, workspace, command_timeout))
-            messages += _results(reply.tool_calls, told)
+            if reply.tool_calls:
+                answers = zip(reply.tool_calls, told, strict=True)
+                messages += [{"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in answers]
+            else:
+                messages.append({"role": "user", "content": "\n\n".join(told)})
             if workspace.seconds_left <= 0:
                 return "agent_timeout"
             if turn < max_turns:
@@ -174,15 +178,6 @@ def _called(function: Mapping[str, Any], tools: Collection[str]) -> Action:
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         return Action("", wrong=f"{function['name']} can't be called so: {error}")
     return Action(*values) if function["name"] == "shell" else Action("", *values)
-
-
-def _results(calls: Sequence[Mapping[str, Any]], told: Sequence[str]) -> list[Message]:
-    """The messages that answer a reply: one for each call, or one for all actions in its text."""
-    if not calls:
-        return [{"role": "user", "content": "\n\n".join(told)}]
-    return [
-        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, told, strict=True)
-    ]
 
 
 def read_actions(text: str, tools: Collection[str] = ()) -> list[Action] | None:
@@ -225,3 +220,92 @@ async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: floa
     done = await workspace.shell(action.command, seconds)
     ended = f"ended for its {done['cause']} limit" if done["cause"] else f"exit code {done['status']}"
     return f"{done['output'].rstrip()}\n[{ended}]".lstrip("\n")
+
+
+@solver(roles=(), estimate=asks_nothing)
+async def oracle(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle) -> Verdict:
+    """Applies the task's own solution, which has to pass."""
+
+    async def work(_part: Task) -> str:
+        await workspace.solve()
+        return ""
+
+    return await judged(task, judge, workspace, work)
+
+
+@solver(roles=(), estimate=asks_nothing)
+async def nop(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle) -> Verdict:
+    """Does nothing, which has to fail."""
+
+    async def work(_part: Task) -> str:
+        return ""
+
+    return await judged(task, judge, workspace, work)
+
+
+_MEDIAN = """The function takes the upper of the two. I mend that.
+
+```edit numbers_summary.py
+<<<<<<<
+    return ordered[len(ordered) // 2]
+=======
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
+>>>>>>>
+```
+
+```shell
+python3 -m pytest -q test_visible.py
+```"""
+
+_SLUGS = """There is no module yet, so I write it.
+
+```edit pages.py
+<<<<<<<
+=======
+import re
+
+
+def slug(title):
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
+>>>>>>>
+```
+
+```shell
+python3 -c 'from pages import slug; print(slug("Hello, World"))'
+```"""
+
+_GREETING = """```shell
+sed 's/.*/Hello, &!/' names.txt > greeting.txt
+cat greeting.txt
+```"""
+
+_SKILL = re.compile(r"[^\s`'\"()<>]+/SKILL\.md")
+_COMMAND = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+_PLAYED: Mapping[str, str] = {"median()": _MEDIAN, "slug(title)": _SLUGS, "greeting.txt": _GREETING}
+
+
+def simulate(messages: Sequence[Message]) -> str:
+    """The reply to a conversation, by the number of its earlier replies."""
+    told = " ".join(text_of(message) for message in messages if message["role"] == "user")
+    turn = sum(message["role"] == "assistant" for message in messages)
+    if "codes.txt" in told:
+        return _of_parcels(" ".join(map(text_of, messages)), turn)
+    edit = next((reply for mark, reply in _PLAYED.items() if mark in told), "")
+    if turn == 0:
+        return "I look at what is there.\n\n```shell\nls; head -50 *.py *.txt *.md 2>/dev/null\n```"
+    return edit if turn == 1 and edit else "That is all."
+
+
+def _of_parcels(told: str, turn: int) -> str:
+    """The reply on a task of `koderz helps`: it reads the skills that it is offered, and does what it read last."""
+    if turn == 0:
+        skills = [f"cat {path}" for path in dict.fromkeys(_SKILL.findall(told))]
+        return "\n".join(["I read what there is on it.", "", "```shell", "cat README.md", *skills, "```"])
+    if turn == 1:
+        command = (_COMMAND.findall(told) or ["cp parcels.txt codes.txt\n"])[-1]
+        return f"I make the codes so.\n\n```shell\n{command}```"
+    return "That is all."

@@ -16,8 +16,8 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.scratch import remove, scratch
 from koderz.sandbox.workspace import Backend, Command, Ended, Images, Limits, Mount
-from koderz.systems.rollouts.swebench.rows import Instance
-from koderz.systems.rollouts.swebench.scripts import EvalScript
+from koderz.systems.rollouts.swebench import Instance
+from koderz.systems.rollouts.swebench.dialects import EvalScript
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.environments import interpreter_of
 from koderz.systems.workspaces.folders import new_path
@@ -138,13 +138,18 @@ class InstancePlaces:
             lines = script.preparation + _TOLD
             ended = await self._run(instance, place, lines, mounts=[Mount(out, _OUT, writable=True)])
             try:
-                variables = _variables((out / "environment").read_bytes())
+                told = (out / "environment").read_bytes()
             except OSError:
                 why = ended.cause or ended.output[-300:].strip() or f"exit code {ended.status}"
                 raise Fault(f"{instance.id} can't be prepared: its script ends: {why}", cause="unprepared") from None
+        pairs = (os.fsdecode(each).partition("=") for each in told.split(b"\0") if each)
+        variables = {name: value for name, _, value in pairs if name not in _UNTOLD}
         hidden = await git.touched(instance.test_patch.encode())
         tree = place / "checkout"
-        scripts = [Script(path, "", _text(tree / path), SECONDS) for path in script.files(tree)]
+        scripts = [
+            Script(path, "", (tree / path).read_text("utf-8", "surrogateescape"), SECONDS)
+            for path in script.files(tree)
+        ]
         return PreparedPlace(place, store, variables, scripts, hidden)
 
     async def _run(
@@ -263,12 +268,3 @@ def _copy(source: Path, target: Path) -> None:
     done = subprocess.run([cp, "-a", "--reflink=auto", str(source), str(target)], capture_output=True, check=False)
     if done.returncode:
         raise Fault(f"{source} can't be copied: {done.stderr.decode(errors='replace')[-200:]}", cause="sandbox")
-
-
-def _variables(data: bytes) -> dict[str, str]:
-    pairs = (os.fsdecode(each).partition("=") for each in data.split(b"\0") if each)
-    return {name: value for name, _, value in pairs if name not in _UNTOLD}
-
-
-def _text(path: Path) -> str:
-    return path.read_text("utf-8", "surrogateescape")

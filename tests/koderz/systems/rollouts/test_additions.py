@@ -15,8 +15,8 @@ from koderz.errors import KoderzError
 from koderz.settings.trust import READS
 from koderz.systems.rollouts.additions import Kind, read_additions, told_of
 from koderz.systems.rollouts.commands import matrix_of
-from koderz.systems.rollouts.config import read_config, risks_of
 from koderz.systems.rollouts.suite import SAMPLE
+from koderz.systems.rollouts.tasks.config import read_config, risks_of
 
 
 @pytest.fixture(autouse=True)

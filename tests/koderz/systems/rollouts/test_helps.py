@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.additions import Addition, Kind
-from koderz.systems.rollouts.config import read_config
+from koderz.systems.rollouts.additions import Addition, Kind, used_in
 from koderz.systems.rollouts.helps.arms import arms_of, given_by, write_config
 from koderz.systems.rollouts.helps.verdict import Verdict, verdicts_of
 from koderz.systems.rollouts.suite import SAMPLE
-from koderz.systems.rollouts.use import used_in
+from koderz.systems.rollouts.tasks.config import read_config
 from tests.conftest import Shell
 from tests.koderz.runs.test_deciding import Knowing, decided, half, never
 

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.instances import read_rollouts, stood_in
+from koderz.systems.rollouts.environments.trees import prepared
+from koderz.systems.rollouts.swebench import Instance, read_instances, with_substitute
 from koderz.systems.rollouts.swebench.dialects import reversed_diff
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
-from koderz.systems.rollouts.swebench.parsers import DIALECTS, untimed
 from koderz.systems.rollouts.swebench.places import InstancePlaces
-from koderz.systems.rollouts.swebench.reports import Expected, RuleName, report_of
-from koderz.systems.rollouts.swebench.rows import Instance, read_instances, with_substitute
-from koderz.systems.rollouts.trees import prepared
+from koderz.systems.rollouts.swebench.reports import DIALECTS, Expected, RuleName, report_of, untimed
+from koderz.systems.rollouts.tasks.datasets import read_rollouts, stood_in
 from koderz.systems.workspaces.environments import read_environments
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local

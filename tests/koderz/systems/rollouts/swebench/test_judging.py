@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, KoderzError
-from koderz.systems.rollouts.swebench.judging import InstanceJudge, Terms
+from koderz.systems.rollouts.swebench import read_instances, with_substitute
+from koderz.systems.rollouts.swebench.judging import InstanceJudge, Terms, regraded
 from koderz.systems.rollouts.swebench.places import InstancePlaces
-from koderz.systems.rollouts.swebench.regrade import regraded
 from koderz.systems.rollouts.swebench.reports import Report
-from koderz.systems.rollouts.swebench.rows import read_instances, with_substitute
 from koderz.systems.workspaces.environments import read_environments
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local

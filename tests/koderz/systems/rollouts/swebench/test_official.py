@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.rollouts.swebench.parsers import PARSERS
-from koderz.systems.rollouts.swebench.reports import Expected, report_of
+from koderz.systems.rollouts.swebench.reports import PARSERS, Expected, report_of
 
 RECORDED = Path(__file__).with_name("official.jsonl.gz")
 

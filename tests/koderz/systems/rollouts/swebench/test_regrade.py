@@ -10,9 +10,9 @@ import pytest
 import typer
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.swebench.command import regrade
-from koderz.systems.rollouts.swebench.regrade import of_logs, read_predicted
-from koderz.systems.rollouts.swebench.rows import read_instances
+from koderz.systems.rollouts.commands.tasks import regrade
+from koderz.systems.rollouts.swebench import read_instances
+from koderz.systems.rollouts.swebench.judging import of_logs, read_predicted
 
 ROW: dict[str, Any] = {
     "instance_id": "a__b-1",

@@ -1,0 +1,1 @@
+"""Tasks as they are read: their formats, datasets of them, and configurations of rollouts."""
