@@ -19,11 +19,11 @@ from koderz.errors import KoderzError
 from koderz.runs.judge import read_samples
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tables import read_rows
-from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
 from koderz.systems.code.bigcodebench.suite import read_exercises
 from koderz.systems.code.humaneval import HumanEval
-from koderz.systems.code.livecodebench.rows import read_contests
+from koderz.systems.code.livecodebench.suite import read_contests
 from koderz.systems.code.mbpp import Mbpp
+from koderz.systems.code.options import BigCodeBenchOptions
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
 from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus
 from koderz.systems.long_context.oolong.options import OolongOptions
