@@ -40,8 +40,7 @@ from koderz.systems.rollouts.results import load_benchmark
 from koderz.systems.rollouts.swebench.regrade import read_log
 from koderz.systems.rollouts.swebench.rows import read_instances
 from koderz.systems.workspaces.environments import read_environments
-from koderz.systems.workspaces.images.archives import images_in
-from koderz.systems.workspaces.images.folders import read_folders
+from koderz.systems.workspaces.images.archives import images_in, read_folders
 from tests.koderz.suites.test_tables import PLACES, Place, json_lines
 from tests.koderz.systems.rollouts.swebench.test_regrade import ROW
 
