@@ -21,7 +21,7 @@ def test_changed_runs_tests_that_import_a_module_through_others() -> None:
 
 
 def test_changed_runs_few_tests_for_a_module_of_a_system() -> None:
-    tests = chosen(["koderz/systems/questions/latex.py"])
+    tests = chosen(["koderz/systems/questions/judging.py"])
     assert ALWAYS in tests
     assert "tests/koderz/systems/questions/test_qa.py" in tests
     assert {test.split("/")[3] for test in tests if test.startswith("tests/koderz/systems/")} == {"questions"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.calibrate import calibration_lines
+from koderz.systems.publishing.commands import calibration_lines
 from koderz.systems.publishing.labels import JudgedRun, read_labels, write_rows
 from tests.conftest import Shell
 from tests.e2e.conftest import one_line

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.patches.gso.reports import status_of, times_of
+from koderz.systems.patches.gso import status_of, times_of
 from tests.conftest import NOISY, PATIENCE, Shell, are_gone, wait_for, whole_lines, with_descendants
 from tests.koderz.systems.workspaces.test_docker import asked, stand_in
 from tests.loopback_modal import ModalServer

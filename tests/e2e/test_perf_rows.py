@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.patches.gso.reports import status_of, times_of
+from koderz.systems.patches.gso import status_of, times_of
 from tests.conftest import NOISY, Shell
 from tests.koderz.systems.patches import rows
 

@@ -40,8 +40,7 @@ from koderz.systems.rollouts.tasks.config import read_config
 from koderz.systems.rollouts.tasks.datasets import find_dataset
 from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.workspaces.environments import read_environments
-from koderz.systems.workspaces.images.archives import images_in
-from koderz.systems.workspaces.images.folders import read_folders
+from koderz.systems.workspaces.images.archives import images_in, read_folders
 from tests.koderz.suites.test_tables import PLACES, Place, json_lines
 from tests.koderz.systems.rollouts.swebench.test_regrade import ROW
 

@@ -20,8 +20,8 @@ SYSTEM = System(
         **dict.fromkeys(
             ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"
         ),
-        "suite.bigcodebench": f"{_HERE}.bigcodebench.options:BigCodeBenchOptions",
-        "suite.livecodebench": f"{_HERE}.livecodebench.options:LiveCodeBenchOptions",
+        "suite.bigcodebench": f"{_HERE}.options:BigCodeBenchOptions",
+        "suite.livecodebench": f"{_HERE}.options:LiveCodeBenchOptions",
     },
     summaries={"passed_as_process": f"{_HERE}.livecodebench.part:PROCESS"},
 )

@@ -19,10 +19,10 @@ SYSTEM = System(
     solvers={"compaction": f"{_HERE}.compaction:compaction", "rlm": f"{_HERE}.recursive.rlm:rlm"},
     options={
         "suite.ruler": f"{_HERE}.ruler.options:RulerOptions",
-        "suite.oolong": f"{_HERE}.oolong.options:OolongOptions",
+        "suite.oolong": f"{_HERE}.options:OolongOptions",
         **dict.fromkeys(("suite.oolong-real", "suite.oolong-pairs"), "koderz.suites.options:RowOptions"),
-        "suite.browsecomp-plus": f"{_HERE}.browsecomp_plus.options:ResearchOptions",
-        "solver.rlm": f"{_HERE}.recursive.options:RlmOptions",
+        "suite.browsecomp-plus": f"{_HERE}.options:ResearchOptions",
+        "solver.rlm": f"{_HERE}.options:RlmOptions",
     },
     documents={"long-context": f"{_HERE}.results:LongContextResults"},
     commands={

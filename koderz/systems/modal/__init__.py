@@ -12,5 +12,5 @@ SYSTEM = System(
     sandboxes={"modal": f"{_HERE}.judging:ModalSandbox"},
     options={"engine.modal": f"{_HERE}.names:ModalOptions"},
     commands={"modal": (f"{_HERE}.commands", "Deploy koderz on Modal, or serve a model there.")},
-    checks={"modal": f"{_HERE}.checks:check_modal"},
+    checks={"modal": f"{_HERE}.cloud:check_modal"},
 )

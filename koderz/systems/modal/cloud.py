@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,10 +12,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.systems.modal.names import Names
+from koderz.settings.installation import dependency_command
+from koderz.systems.modal.names import Names, is_configured, names_of
+from koderz.types import Finding
 
 if TYPE_CHECKING:
     import modal
+
 
 FUNCTION = "run_experiment"
 DEPLOY = "koderz modal deploy"
@@ -242,3 +245,20 @@ async def stored() -> AsyncIterator[None]:
 
 def _line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+async def check_modal(environ: Mapping[str, str]) -> Sequence[Finding]:
+    """Checks that `--engine modal` and `--sandbox modal` would work, without creating or starting anything."""
+    optional = "only --engine modal and --sandbox modal need it"
+    if not is_configured(environ):
+        return [Finding("modal", "missing", "no token here", f"{optional}: modal setup")]
+    try:
+        app = names_of(environ).app
+        if not await has_app(app):
+            told = f"--sandbox modal; no app {app} for --engine modal"
+            return [Finding("modal", "ok", told, "koderz modal deploy")]
+    except KoderzError as error:
+        return [Finding("modal", "missing", str(error), optional)]
+    except ImportError:
+        return [Finding("modal", "missing", "a token without Modal's SDK", dependency_command("modal"))]
+    return [Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")]

@@ -16,7 +16,7 @@ from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.systems.optimizers.datasets import BASELINE
-from koderz.systems.optimizers.datasets.search import SearchOptions
+from koderz.systems.optimizers.datasets.options import SearchOptions
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 
 OPTIMIZERS = ("few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "random_search")

@@ -29,6 +29,6 @@ SYSTEM = System(
     summaries={"perf": f"{_HERE}.part:PERF"},
     sections={"perf": f"{_HERE}.report:section_of"},
     accounts={"perf": f"{_HERE}.screen:PerfAccount"},
-    formats={"gso": f"{_HERE}.gso.projection:gso", "iso": f"{_HERE}.iso:iso"},
+    formats={"gso": f"{_HERE}.formats:gso", "iso": f"{_HERE}.formats:iso"},
     commands={"perf": (f"{_HERE}.commands", "Measure whether patches make repositories faster.")},
 )

@@ -22,7 +22,7 @@ from koderz.types import NOBODY
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
-    from koderz.systems.patches.given import UserPatches
+    from koderz.systems.patches.patches import UserPatches
     from koderz.systems.patches.suite import PerformanceSuite
     from koderz.systems.patches.tasks import PerfTask
 
@@ -263,8 +263,8 @@ def _agents(
     settings: Settings, names: Sequence[str], known: Sequence[PerfTask], wanted: Sequence[str]
 ) -> tuple[dict[str, Any], list[Agent]]:
     """The agents, and the settings that they add. Raises KoderzError if there is no patch."""
-    from koderz.systems.patches.given import agents_in, of_tasks, read_agent, read_predictions, with_tasks
     from koderz.systems.patches.options import PerformanceOptions
+    from koderz.systems.patches.patches import agents_in, of_tasks, read_agent, read_predictions, with_tasks
 
     options, has_model = settings.of(PerformanceOptions), bool(settings.local_model or settings.models)
     tasks = [task for task in known if task.id in wanted]

@@ -12,7 +12,7 @@ import msgspec
 
 from koderz.errors import Fault
 from koderz.systems.patches.measuring.bench import LEGS, Measured
-from koderz.systems.patches.measuring.figures import finding_of, wrong_of
+from koderz.systems.patches.measuring.services import finding_of, wrong_of
 from koderz.systems.patches.measuring.verdicts import (
     Block,
     Finding,

@@ -19,7 +19,7 @@ from koderz.types import NOBODY
 
 if TYPE_CHECKING:
     from koderz.runs.session import SessionResult
-    from koderz.systems.patches.gso.reports import Prediction
+    from koderz.systems.patches.gso import Prediction
 
 
 _ADDED = {"gso-bench/gso": "gso", "Lossfunk/ISO-Bench": "iso"}
@@ -81,8 +81,7 @@ def opt_at_k(
     Examples:
         koderz perf opt-at-k --run-id trial --prediction-paths predictions.jsonl
     """
-    from koderz.systems.patches.gso.opt_at_k import natural_order, read_predictions
-    from koderz.systems.patches.gso.reports import REPORTS, write_json
+    from koderz.systems.patches.gso import REPORTS, natural_order, read_predictions, write_json
 
     _require_name("--run-id", run_id)
     _require_name("--model-name", model_name)
@@ -132,7 +131,7 @@ def _report(
     verbose: bool,
 ) -> Path:
     """Writes the report of one file of predictions; returns its path."""
-    from koderz.systems.patches.gso.reports import LOGS, model_of, run_report, write_json
+    from koderz.systems.patches.gso import LOGS, model_of, run_report, write_json
 
     model = model_of(next(iter(predictions.values())))
     target = LOGS / run_id / model / f"{model}.{run_id}.report.json"
@@ -148,8 +147,7 @@ def _merged(ids: Sequence[str], reports: Sequence[Sequence[Path]], k: int) -> di
     """GSO's figures of the last attempts of each file, and the exact ones of all."""
     import orjson
 
-    from koderz.systems.patches.gso.opt_at_k import exact_part, review_part
-    from koderz.systems.patches.gso.reports import merged_report
+    from koderz.systems.patches.gso import exact_part, merged_report, review_part
 
     read = {path: orjson.loads(path.read_bytes()) for attempts in reports for path in attempts}
     merged = merged_report(ids, {attempts[0]: read[attempts[0]] for attempts in reports}, k)
@@ -164,7 +162,7 @@ def _missing(
     run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool
 ) -> dict[str, Prediction]:
     """The patches with neither report nor log; or all, with `anew`."""
-    from koderz.systems.patches.gso.reports import LOG, REPORT, folder_of, is_empty
+    from koderz.systems.patches.gso import LOG, REPORT, folder_of, is_empty
 
     return {
         name: each
@@ -177,7 +175,7 @@ def _missing(
 
 def _grade(run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool) -> None:
     """Makes the reports of logs that have none; or of all, with `anew`."""
-    from koderz.systems.patches.gso.reports import LOG, REPORT, folder_of, grade_log, is_empty
+    from koderz.systems.patches.gso import LOG, REPORT, folder_of, grade_log, is_empty
 
     for name, prediction in predictions.items():
         folder = folder_of(run_id, prediction)
@@ -248,7 +246,7 @@ def evaluate(
     command where the run could not be made.
     """
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
-    from koderz.systems.patches.gso.reports import LOGS, model_of
+    from koderz.systems.patches.gso import LOGS, model_of
     from koderz_tracker.files import write_whole
 
     _require_tasks(given["dataset"], predictions)
@@ -297,8 +295,8 @@ def _require_tasks(dataset: Path | None, predictions: Mapping[str, Prediction]) 
 def _write_logs(folder: Path, run_id: str, predictions: Mapping[str, Prediction]) -> int:
     """Writes the logs of a run's experiments; returns their number."""
     from koderz.analysis.story import Experiments
-    from koderz.systems.patches.gso.projection import log_of
-    from koderz.systems.patches.gso.reports import LOG, folder_of
+    from koderz.systems.patches.formats import log_of
+    from koderz.systems.patches.gso import LOG, folder_of
     from koderz_tracker.files import write_whole
 
     experiments, written = Experiments(folder), 0

@@ -13,7 +13,7 @@ SYSTEM = System(
         "publish": (f"{_HERE}.commands:publish", "Publish whole runs to a folder or an address."),
         "pull": (f"{_HERE}.commands:pull", "Pull published runs, each file checked."),
         "benchmark calibrate": (
-            f"{_HERE}.calibrate:calibrate",
+            f"{_HERE}.commands:calibrate",
             "Calibrate a judge that is a model by labels of people.",
         ),
     },

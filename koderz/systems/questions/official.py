@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from koderz.suites.metrics import Graded
 from koderz.suites.suite import AskJudge
-from koderz.systems.questions.latex import boxed
 from koderz.systems.questions.question import Question
-from koderz.systems.questions.rules import ReadingRule, compared, nothing_read
+from koderz.systems.questions.rules import ReadingRule, boxed, compared, nothing_read
 
 _CLEARED = (
     "**",

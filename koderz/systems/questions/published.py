@@ -15,16 +15,13 @@ from koderz.suites.dataset import Row, cluster_of_text
 from koderz.suites.metrics import LabelMetric, NumberMetric
 from koderz.suites.scorers import decimal_in, gold_number
 from koderz.suites.suite import Publication, SuiteSource
-from koderz.systems.questions.ifeval.rule import Followed, instructions_in
-from koderz.systems.questions.ifeval.words import require_libraries
+from koderz.systems.questions.ifeval import Followed, instructions_in, require_libraries
 from koderz.systems.questions.judging import Factual
-from koderz.systems.questions.latex import boxed
 from koderz.systems.questions.official import AimeNumber, DropSpan, GpqaLetter, MmluLetter, MmluProLetter
 from koderz.systems.questions.options import QuestionOptions
-from koderz.systems.questions.packing import unpacked_source
 from koderz.systems.questions.question import Question, checked, id_of, rows_in, shown_columns, text_in
-from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, ScoringRule
-from koderz.systems.questions.suite import QuestionSuite, chosen_rule
+from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, ScoringRule, boxed
+from koderz.systems.questions.suite import QuestionSuite, chosen_rule, unpacked_source
 from koderz.types import PRIVACY
 
 _CARD = "see its card"

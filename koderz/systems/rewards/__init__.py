@@ -8,8 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from koderz.systems.rewards.client import AsyncClient, Client
-    from koderz.systems.rewards.grpo import trl
+    from koderz.systems.rewards.client import AsyncClient, Client, trl
     from koderz.systems.rewards.scores import Item, Score, ScoreFault
 
 _HERE = "koderz.systems.rewards"
@@ -19,7 +18,7 @@ _HOMES = {
     "Item": f"{_HERE}.scores",
     "Score": f"{_HERE}.scores",
     "ScoreFault": f"{_HERE}.scores",
-    "trl": f"{_HERE}.grpo",
+    "trl": f"{_HERE}.client",
 }
 
 SYSTEM = System(

@@ -18,17 +18,19 @@ from koderz.sandbox.workspace import Beside, Running
 from koderz.suites.loads import LoadError, LoadResult, SandboxedLoad
 from koderz.systems.serving.client import (
     SHOWN,
+    Load,
+    Measured,
     Stream,
     Target,
     Timing,
     first_listed,
     first_model,
+    measured,
     models_url,
     refusal,
     settled,
 )
 from koderz.systems.serving.figures import MEASURES, metrics_of, result_of
-from koderz.systems.serving.load import Load, Measured, measured
 from koderz.systems.serving.options import ServingOptions
 from koderz.systems.serving.prompts import Prompt, load_prompts
 from koderz.systems.serving.suite import about_of, load_of

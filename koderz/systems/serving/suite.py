@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import orjson
 
@@ -15,6 +15,8 @@ from koderz.errors import Fault
 from koderz.models.names import ModelName, parse_model_name
 from koderz.models.providers import endpoint_for
 from koderz.settings.schema import Settings
+from koderz.solvers.definition import asks_nothing, solver
+from koderz.solvers.handles import JudgeHandle
 from koderz.suites import task_digest
 from koderz.suites.suite import ExperimentContext, JudgeContext, Suite, SuiteSource
 from koderz.systems.serving.figures import MEASURES, lines_of, metrics_of, result_of
@@ -23,8 +25,8 @@ from koderz.systems.serving.prompts import Prompt, counter_of, load_prompts
 from koderz.types import Headline, Reply, Task, Verdict
 
 if TYPE_CHECKING:
-    from koderz.systems.serving.client import Target
-    from koderz.systems.serving.load import Load
+    from koderz.systems.serving.client import Load, Target
+
 
 BASE_URL = "http://127.0.0.1:8000"
 EVALUATOR = "evaluator"
@@ -103,7 +105,7 @@ class LoadTest:
         raise AssertionError
 
     async def _measured(self) -> dict[str, Any]:
-        from koderz.systems.serving.load import measured
+        from koderz.systems.serving.client import measured
 
         self._is_new = True
         options = self._options
@@ -132,7 +134,7 @@ def about_of(options: ServingOptions, model: str) -> dict[str, Any]:
 
 def load_of(options: ServingOptions, seed: int) -> Load:
     """The schedule of requests."""
-    from koderz.systems.serving.load import Load
+    from koderz.systems.serving.client import Load
 
     return Load(
         float(options.request_rate),
@@ -169,3 +171,17 @@ def target_of(model: str, options: ServingOptions, settings: Settings) -> Target
         sampling={name: value for name, value in chosen.items() if value is not None},
         timeout=settings.request_timeout,
     )
+
+
+class LoadHandle(Protocol):
+    """A load on a server."""
+
+    async def measure(self) -> str:
+        """The measurement as JSON."""
+        ...
+
+
+@solver(asks=False, roles=(), estimate=asks_nothing)
+async def serve_bench(task: Task, judge: JudgeHandle, evaluator: LoadHandle) -> Verdict:
+    """Measures the load and has the measurement judged."""
+    return await judge(task, await evaluator.measure())

@@ -32,7 +32,7 @@ from koderz.systems.workspaces.images.changes import copy_folder
 from koderz.systems.workspaces.inside.process_1 import Setup
 from koderz.systems.workspaces.inside.roots import Entry, bubblewrap
 from koderz.systems.workspaces.rooted import Root
-from koderz.systems.workspaces.warm import Interpreter, fits
+from koderz.systems.workspaces.userland import Interpreter, fits
 from koderz.systems.workspaces.watching import Output, Sockets, too_large
 
 _PACKAGES = [str(Path(file).resolve().parent) for file in (sandbox.__file__, inside.__file__)]  # of process 1

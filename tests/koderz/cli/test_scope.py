@@ -13,9 +13,7 @@ import pytest
 from koderz.settings.batches import BatchOptions
 from koderz.settings.options import fields_of
 from koderz.settings.schema import Settings
-from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.systems.long_context.oolong.options import OolongOptions
-from koderz.systems.long_context.recursive.options import RlmOptions
+from koderz.systems.long_context.options import OolongOptions, ResearchOptions, RlmOptions
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.patches.options import PerformanceOptions

@@ -16,8 +16,8 @@ from koderz.suites import SUITES
 from koderz.suites.clusters import linked
 from koderz.suites.suite import SuiteSource
 from koderz.systems.code.humaneval import HumanEval
-from koderz.systems.long_context.oolong.options import OolongOptions
 from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs
+from koderz.systems.long_context.options import OolongOptions
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.suite import Ruler
 from koderz.systems.optimizers.datasets.options import DatasetOptions

@@ -19,23 +19,21 @@ from koderz.errors import KoderzError
 from koderz.runs.judge import read_samples
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tables import read_rows
-from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
 from koderz.systems.code.bigcodebench.suite import read_exercises
 from koderz.systems.code.humaneval import HumanEval
-from koderz.systems.code.livecodebench.rows import read_contests
+from koderz.systems.code.livecodebench.suite import read_contests
 from koderz.systems.code.mbpp import Mbpp
-from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
+from koderz.systems.code.options import BigCodeBenchOptions
 from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus
-from koderz.systems.long_context.oolong.options import OolongOptions
 from koderz.systems.long_context.oolong.suite import Oolong
+from koderz.systems.long_context.options import OolongOptions, ResearchOptions
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.suite import Ruler
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.suite import DatasetSuite
-from koderz.systems.patches.given import read_predictions as read_given
-from koderz.systems.patches.gso.opt_at_k import read_predictions as read_attempts
-from koderz.systems.patches.published import read_published
-from koderz.systems.patches.sources import ids_of
+from koderz.systems.patches.gso import read_predictions as read_attempts
+from koderz.systems.patches.patches import read_predictions as read_given
+from koderz.systems.patches.sources import ids_of, read_published
 from koderz.systems.publishing.labels import read_labels
 from koderz.systems.questions.options import QaOptions
 from koderz.systems.questions.suite import Qa

@@ -16,7 +16,7 @@ from koderz.suites.options import require_no_column
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, Tokenizer, load_tokenizer, read_length
 from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe
-from koderz.systems.long_context.lines import FileLine, file_lines
+from koderz.systems.long_context.published import FileLine, file_lines
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.questions import READERS
 from koderz.systems.long_context.ruler.tasks import (

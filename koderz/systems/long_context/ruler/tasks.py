@@ -16,12 +16,10 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.suites.tokens import MILLION, Tokenizer
 from koderz.systems.long_context.contexts import Reading, recipe_digest
-from koderz.systems.long_context.ruler.common_words import CommonWordsFamily
+from koderz.systems.long_context.ruler.aggregation import CommonWordsFamily, FrequentWordsFamily
 from koderz.systems.long_context.ruler.drawing import Family, Frame, NeedsMeasuring
-from koderz.systems.long_context.ruler.frequent_words import FrequentWordsFamily
-from koderz.systems.long_context.ruler.niah import KINDS, PLACES, NeedleFamily, Needles, NeedlesFamily
+from koderz.systems.long_context.ruler.niah import KINDS, PLACES, NeedleFamily, Needles, NeedlesFamily, VariablesFamily
 from koderz.systems.long_context.ruler.questions import READERS, Collection, QuestionsFamily
-from koderz.systems.long_context.ruler.variable_tracking import VariablesFamily
 from koderz.systems.long_context.words import VERSION, words_of
 
 NEEDLES: Mapping[str, Needles] = {

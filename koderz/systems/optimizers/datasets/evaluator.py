@@ -18,7 +18,7 @@ from koderz.suites.metrics import UNREAD, Graded, Unread
 from koderz.suites.templates import fill
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.candidate import Candidate, Template, read_object
-from koderz.systems.optimizers.datasets.search import STALE, SearchOptions, kept_back, minibatch_size
+from koderz.systems.optimizers.datasets.options import STALE, SearchOptions, kept_back, minibatch_size
 from koderz.types import JUDGE, LENGTH_REASONING, Message, Reply, Verdict
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from koderz.suites.suite import ExperimentContext, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.loading import load_datasets, metric_of, write_rows
-from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.options import DatasetOptions, expected_calls, require_budget
 from koderz.systems.optimizers.datasets.payload import (
     SPLITS,
     Dataset,
@@ -33,7 +33,6 @@ from koderz.systems.optimizers.datasets.payload import (
     SplitRecord,
 )
 from koderz.systems.optimizers.datasets.published import PUBLISHED
-from koderz.systems.optimizers.datasets.search import expected_calls, require_budget
 from koderz.systems.optimizers.datasets.simulated import SimulatedReader
 from koderz.types import JUDGE, Expected, Headline, Measure, Message, Task
 

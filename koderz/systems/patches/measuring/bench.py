@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from koderz.sandbox.workspace import ManyMachines
-from koderz.systems.patches.measuring.figures import finding_of, wrong_of
+from koderz.systems.patches.measuring.legs import Workloads
 from koderz.systems.patches.measuring.scripts import Scripts, drawn_for
-from koderz.systems.patches.measuring.services import Services
+from koderz.systems.patches.measuring.services import Services, finding_of, wrong_of
 from koderz.systems.patches.measuring.verdicts import (
     Block,
     Leg,
@@ -25,7 +25,6 @@ from koderz.systems.patches.measuring.verdicts import (
     is_noise,
     require_sound,
 )
-from koderz.systems.patches.measuring.workloads import Workloads
 from koderz.systems.patches.patches import patch_of
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Applied, Trees, texts_of

@@ -22,9 +22,12 @@ from koderz.errors import Fault
 from koderz.sandbox.scratch import make_usable, scratch
 from koderz.sandbox.workspace import CHECKOUT, HOME, Mount, Timed
 from koderz.systems.patches.measuring.legs import (
+    ENOUGH,
     TOOLS,
     CallTimes,
+    Frames,
     Legs,
+    ProtocolBroken,
     Reading,
     after_calls,
     clock_of,
@@ -32,8 +35,6 @@ from koderz.systems.patches.measuring.legs import (
     timing_of,
 )
 from koderz.systems.patches.measuring.verdicts import Leg, require_sound
-from koderz.systems.patches.measuring.wire import Frames, ProtocolBroken
-from koderz.systems.patches.measuring.workloads import ENOUGH
 from koderz.systems.patches.tasks import PerfTask
 
 if TYPE_CHECKING:

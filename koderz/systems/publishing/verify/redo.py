@@ -26,8 +26,7 @@ from koderz.sandbox import NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.suites.references import references_of
 from koderz.systems.publishing.verify.asked import AuditedExperiment, CallCheck, offline_caller
-from koderz.systems.publishing.verify.findings import Verification, as_json, is_redacted
-from koderz.systems.publishing.verify.trust import EXPLAINING, EXPLANATIONS
+from koderz.systems.publishing.verify.findings import EXPLAINING, EXPLANATIONS, Verification, as_json, is_redacted
 from koderz.types import JUDGE, Reply, Task
 from koderz_tracker import records
 from koderz_tracker.records import Attempt, Call, Experiment, Keyed, Once, Record, Text

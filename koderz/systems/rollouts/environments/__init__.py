@@ -15,8 +15,7 @@ from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.dockerfiles import Build, RunCommand, follow
 from koderz.systems.rollouts.dockerfiles.context import Copy
 from koderz.systems.rollouts.task import Environment, Rollout, in_parts
-from koderz.systems.workspaces.built import NAMES
-from koderz.systems.workspaces.hosted import HOST, host_image
+from koderz.systems.workspaces.built import HOST, NAMES, host_image
 from koderz.systems.workspaces.images import ImageStore, StoredImage
 from koderz.systems.workspaces.images.references import parse_reference
 

@@ -22,9 +22,8 @@ from koderz.systems.rollouts.dockerfiles.context import Copy, copy_into
 from koderz.systems.rollouts.environments import SCRATCH
 from koderz.systems.rollouts.environments.packages import Packages, explained
 from koderz.systems.rollouts.task import Environment
-from koderz.systems.workspaces.built import NAMES, building, find_built, seal
+from koderz.systems.workspaces.built import HOST, NAMES, building, find_built, host_image, seal
 from koderz.systems.workspaces.folders import make_tree
-from koderz.systems.workspaces.hosted import HOST, host_image
 from koderz.systems.workspaces.images import UnpackedImage
 from koderz.systems.workspaces.images.changes import copy_folder
 from koderz.systems.workspaces.images.tree import Layers, copy_file, is_white_out, make_opaque, mode_of, resolved

@@ -19,7 +19,7 @@ from koderz.systems.rollouts.environments import Making
 from koderz.systems.rollouts.environments.packages import present
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import userland
-from koderz.systems.workspaces.hosted import HOST, host_image
+from koderz.systems.workspaces.built import HOST, host_image
 from koderz.systems.workspaces.images import UnpackedImage
 from koderz.systems.workspaces.images.tree import Layers
 

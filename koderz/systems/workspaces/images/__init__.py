@@ -175,8 +175,7 @@ class ImageStore:
         """The images in all files of the folder. What is wrong with files is kept for whoever misses an image."""
         if self._held is not None:
             return self._held
-        from koderz.systems.workspaces.images.archives import images_in
-        from koderz.systems.workspaces.images.folders import read_folders
+        from koderz.systems.workspaces.images.archives import images_in, read_folders
 
         self._broken.clear()
         found: list[ImageInFile] = []

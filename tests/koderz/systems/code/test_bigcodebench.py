@@ -13,9 +13,8 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.prompts import load_prompts
 from koderz.suites.suite import JudgeContext, SuiteSource
-from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
-from koderz.systems.code.bigcodebench.separable import judged_apart
-from koderz.systems.code.bigcodebench.suite import BigCodeBench
+from koderz.systems.code.bigcodebench.suite import BigCodeBench, judged_apart
+from koderz.systems.code.options import BigCodeBenchOptions
 from koderz.types import Verdict
 from tests.koderz.suites.rows import JUDGES, complaint, written
 

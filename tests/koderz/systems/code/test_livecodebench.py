@@ -15,9 +15,9 @@ import pytest
 
 from koderz.errors import Fault, KoderzError
 from koderz.suites.suite import JudgeContext, SuiteSource
-from koderz.systems.code.livecodebench.options import LiveCodeBenchOptions
 from koderz.systems.code.livecodebench.part import PROCESS
 from koderz.systems.code.livecodebench.suite import LiveCodeBench, program_in
+from koderz.systems.code.options import LiveCodeBenchOptions
 from koderz.types import FeedbackKind, Reply, Verdict
 from tests.koderz.suites.rows import JUDGES, complaint, written
 

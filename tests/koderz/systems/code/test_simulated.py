@@ -15,7 +15,7 @@ from koderz.models import Model, Price
 from koderz.suites import load_suite
 from koderz.systems.code.extraction.extraction import extract_program
 from koderz.systems.code.simulated import Simulated
-from koderz.systems.code.simulated.slips import Versions
+from koderz.systems.code.slips import Versions
 from koderz.systems.code.tasks import Function
 from koderz.types import Completion, Message, Sampling, Task
 

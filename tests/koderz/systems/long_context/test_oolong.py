@@ -16,11 +16,17 @@ from koderz.sandbox import NoSandbox
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.long_context import published as published_rows
 from koderz.systems.long_context.contexts import LongContextSuite
-from koderz.systems.long_context.oolong.generated import GeneratedQuestion, Windows
-from koderz.systems.long_context.oolong.options import OolongOptions
-from koderz.systems.long_context.oolong.questions import KINDS
-from koderz.systems.long_context.oolong.scoring import score, score_pairs, score_real
-from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs, OolongReal, answers
+from koderz.systems.long_context.oolong.questions import KINDS, GeneratedQuestion, Windows
+from koderz.systems.long_context.oolong.suite import (
+    Oolong,
+    OolongPairs,
+    OolongReal,
+    answers,
+    score,
+    score_pairs,
+    score_real,
+)
+from koderz.systems.long_context.options import OolongOptions
 from koderz.types import Judging
 
 DATA = Path(__file__).parents[5] / "shared" / "data" / "oolong_scored_open.jsonl.gz"

@@ -14,18 +14,18 @@ from koderz.errors import Fault, KoderzError
 from koderz.prompts import load_prompts
 from koderz.sandbox import NoSandbox
 from koderz.suites.suite import JudgeContext, SuiteSource
-from koderz.systems.long_context.browsecomp_plus import judging
-from koderz.systems.long_context.browsecomp_plus.corpus import Sought
-from koderz.systems.long_context.browsecomp_plus.generated import GeneratedResearch
-from koderz.systems.long_context.browsecomp_plus.judging import (
+from koderz.systems.long_context.browsecomp_plus import suite as browsecomp_plus
+from koderz.systems.long_context.browsecomp_plus.corpus import GeneratedResearch, Sought
+from koderz.systems.long_context.browsecomp_plus.suite import (
     OWN_PROMPT,
     PROMPT,
+    BrowseCompPlus,
     JudgePrompt,
+    answers,
     judgement_of,
     metrics_of,
 )
-from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus, answers
+from koderz.systems.long_context.options import ResearchOptions
 from koderz.types import PRIVACY, Judging, Reply
 from koderz_tracker.calibration import calibration_error
 from tests.koderz.systems.long_context.encrypted import (
@@ -279,7 +279,7 @@ def test_judge_prompt_is_recorded_and_told_beside_the_score(monkeypatch: pytest.
     found.messages(found.tasks[0], load_prompts(tmp_path))
     assert "--prompt-dir" in found.judge_record["caveats"][0]
     published = {found.judge_record["prompt_digest"]: "the published one"}
-    monkeypatch.setattr(judging, "_OFFICIAL", published)
+    monkeypatch.setattr(browsecomp_plus, "_OFFICIAL", published)
     found.messages(found.tasks[0], load_prompts(tmp_path))
     assert found.judge_record["prompt"] == "the published one"
     assert found.judge_record["caveats"] == []

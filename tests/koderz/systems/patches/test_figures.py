@@ -11,9 +11,9 @@ import pytest
 
 from koderz.systems.patches.judging import verdict_on
 from koderz.systems.patches.measuring.bench import Measured
-from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED, finding_of
+from koderz.systems.patches.measuring.services import AGREEMENT, CLAIMED, finding_of
 from koderz.systems.patches.measuring.verdicts import Block, Leg, Rule
-from koderz.systems.patches.services import METRICS
+from koderz.systems.patches.tasks import METRICS
 from koderz.systems.patches.trees import Applied
 from koderz.types import Verdict
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.given import UserPatches, agents_in, read_agent, read_predictions, require_own, with_tasks
+from koderz.systems.patches.patches import UserPatches, agents_in, read_agent, read_predictions, require_own, with_tasks
 from koderz.systems.patches.sources import mini_tasks
 from koderz.systems.patches.tasks import PerfTask
 from tests.conftest import Shell

@@ -16,8 +16,8 @@ from koderz.sandbox.exclusive import open_exclusive
 from koderz.systems.patches.checking import Unrecorded
 from koderz.systems.patches.judging import verdict_on
 from koderz.systems.patches.measuring.bench import Bench, Measured
+from koderz.systems.patches.measuring.legs import Workloads
 from koderz.systems.patches.measuring.verdicts import Block, Rule, found
-from koderz.systems.patches.measuring.workloads import Workloads
 from koderz.systems.patches.patches import diff_of, patch_of
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Trees

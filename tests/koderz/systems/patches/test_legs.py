@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.systems.patches.measuring.legs import Call, LegOutputs, Legs, referee
-from koderz.systems.patches.measuring.workloads import Workloads
+from koderz.systems.patches.measuring.legs import Call, LegOutputs, Legs, Workloads, referee
 from koderz.systems.patches.tasks import Needs, PerfTask
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.patches.conftest import SLOW, WORKLOAD

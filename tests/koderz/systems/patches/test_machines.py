@@ -14,8 +14,7 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended
 from koderz.systems.modal.workspace import Modal
 from koderz.systems.patches.machines import Machine, idle_rules, read_rules
-from koderz.systems.patches.services import service_of
-from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.patches.tasks import PerfTask, service_of
 from koderz.systems.patches.trees import Fitted, fetched, put_beside
 from koderz.systems.workspaces.docker import Docker
 from tests.conftest import Shell

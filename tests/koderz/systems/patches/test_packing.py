@@ -13,8 +13,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.suites.suite import SuiteSource
 from koderz.systems.patches.options import PerformanceOptions
-from koderz.systems.patches.packing import kit_of, packed
-from koderz.systems.patches.suite import Mini
+from koderz.systems.patches.suite import Mini, kit_of, packed
 from koderz.systems.patches.trees import Trees
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.patches.conftest import FAST, SLOW, WORKLOAD

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.published import refused
-from koderz.systems.patches.services import service_of
-from koderz.systems.patches.sources import tasks_of
+from koderz.systems.patches.sources import refused, tasks_of
+from koderz.systems.patches.tasks import service_of
 from tests.conftest import Shell
 from tests.koderz.systems.patches.rows import GSO_SCRIPT, ISO_SCRIPT
 

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED
-from koderz.systems.patches.measuring.services import Services
+from koderz.systems.patches.measuring.services import AGREEMENT, CLAIMED, Services
 from koderz.systems.patches.measuring.verdicts import Leg
-from koderz.systems.patches.services import Service
 from koderz.systems.patches.sources import mini_tasks
-from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.patches.tasks import PerfTask, Service
 from koderz.systems.workspaces.local import Local
 
 _SERVE = ("python3", "server.py", "{port}")

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.services import METRICS
 from koderz.systems.patches.sources import KINDS, commit_of, mini_tasks
-from koderz.systems.patches.tasks import PerfTask, chosen, read_tasks
+from koderz.systems.patches.tasks import METRICS, PerfTask, chosen, read_tasks
 from koderz.systems.workspaces import git
 from tests.conftest import Shell
 

@@ -14,8 +14,18 @@ import orjson
 import pytest
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.systems.publishing.redaction import published_copy, secrets_in
-from koderz.systems.publishing.share import Folder, Location, fetched, files_of, place_at, publish, pull, runs_at
+from koderz.systems.publishing.share import (
+    Folder,
+    Location,
+    fetched,
+    files_of,
+    place_at,
+    publish,
+    published_copy,
+    pull,
+    runs_at,
+    secrets_in,
+)
 from koderz_tracker.runs import read_plan
 from tests.conftest import Shell
 

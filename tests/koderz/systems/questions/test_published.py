@@ -15,9 +15,9 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.sandbox import NoSandbox
 from koderz.suites.suite import JudgeContext, SuiteSource
-from koderz.systems.questions.latex import boxed, equivalent
 from koderz.systems.questions.options import QuestionOptions
 from koderz.systems.questions.published import SETS, PublishedSuite
+from koderz.systems.questions.rules import boxed, equivalent
 from koderz.types import PRIVACY, Judging, Reply, Verdict
 from tests.koderz.systems.questions.sets import GPQA, MMLU_PRO, RIGHT, ROWS, UNREAD, write_rows
 

@@ -15,8 +15,8 @@ from koderz.settings.schema import Settings
 from koderz.suites import load_suite
 from koderz.suites.options import CodeOptions
 from koderz.systems.rewards import Item, Score
+from koderz.systems.rewards.judging import QueueFullError, Turns
 from koderz.systems.rewards.subjects import UnknownTaskError
-from koderz.systems.rewards.turns import QueueFullError, Turns
 from tests.conftest import Shell
 from tests.koderz.sandbox.hostile import PROGRAMS
 from tests.koderz.systems.rewards.conftest import ADD, RIGHT, WRONG, reply, write_tasks

@@ -16,11 +16,10 @@ from koderz.analysis.runs import load_run
 from koderz.analysis.statistics import score_test
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis import report as optimizer_report
-from koderz.systems.optimizers.analysis.comparison import compare_optimizers
 from koderz.systems.optimizers.analysis.estimates import gain_of
 from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.part import OPTIMIZE
-from koderz.systems.optimizers.analysis.report import section_of
+from koderz.systems.optimizers.analysis.report import compare_optimizers, section_of
 from koderz.systems.optimizers.analysis.trials import Trial
 from koderz.testing import a_journal, a_model
 from koderz_tracker.journal import NAME

@@ -23,8 +23,8 @@ from koderz.suites.metrics import TextMetric
 from koderz.suites.suite import ExperimentContext, Suite
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
+from koderz.systems.optimizers.datasets.options import SearchOptions
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Leakage
-from koderz.systems.optimizers.datasets.search import SearchOptions
 from koderz.systems.optimizers.datasets.suite import described
 from koderz.testing import FakeModel, a_model
 from koderz.types import Message, Sampling, Task

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.gso.opt_at_k import exact_part, natural_order, read_predictions
-from koderz.systems.patches.gso.reports import (
+from koderz.systems.patches.gso import (
     evaluation,
+    exact_part,
     grade_log,
     graded,
     harmonic_mean,
     merged_report,
+    natural_order,
+    read_predictions,
     run_report,
     speedups,
     status_of,

@@ -10,9 +10,8 @@ import pytest
 
 from koderz.analysis.story import Story, StoryStep
 from koderz.errors import KoderzError
-from koderz.systems.patches.gso.opt_at_k import read_predictions
-from koderz.systems.patches.gso.projection import gso
-from koderz.systems.patches.gso.reports import status_of, times_of
+from koderz.systems.patches.formats import gso
+from koderz.systems.patches.gso import read_predictions, status_of, times_of
 from koderz_tracker import records
 
 RUN = "bench_0a1b2c3d_20260131_120000"

@@ -24,8 +24,8 @@ from koderz.cli import app
 from koderz.systems.publishing.calibration import record_calibration
 from koderz.systems.publishing.labels import JudgedRun
 from koderz.systems.publishing.verify import Verification, verify_run
+from koderz.systems.publishing.verify.findings import EXPLAINING, EXPLANATIONS, ON_TRUST
 from koderz.systems.publishing.verify.subject import check_plan, restored_run
-from koderz.systems.publishing.verify.trust import EXPLAINING, EXPLANATIONS, ON_TRUST
 from koderz_tracker.records import KINDS, Attempt, Plan, decode
 from tests.conftest import MEASUREMENT
 from tests.koderz.systems.publishing.verify.forging import Lines, copied, forged, lines_of, with_ids, written

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 import koderz
+from koderz.systems.publishing.verify.conclusions import check_summary
 from koderz.systems.publishing.verify.findings import Verification
-from koderz.systems.publishing.verify.summary import check_summary
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.summary import summarize

@@ -1,4 +1,4 @@
-"""The optimizer `random_search`: random examples and paraphrases without feedback, the bar for all others."""
+"""The baselines of optimizers: the initial prompt alone, and a random search without feedback."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from koderz.systems.optimizers.solvers.writing import InstructionWriter, prompts
 
 if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.evaluator import Evaluator
+
+
+@solver(roles=())
+async def none(evaluator: Evaluator) -> None:
+    """Searches for nothing."""
 
 
 @solver(roles=("reasoning",), prompts=prompts_of("random_search"), differs=DIFFERS["random_search"])

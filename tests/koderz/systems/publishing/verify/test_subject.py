@@ -12,7 +12,7 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from koderz.cli import app
-from koderz.systems.publishing.verify.planned import is_even
+from koderz.systems.publishing.verify.subject import is_even
 from koderz.testing import a_plan
 from koderz_tracker.records import Cell
 

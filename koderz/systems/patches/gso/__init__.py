@@ -1,1 +1,0 @@
-"""GSO's evaluations of patches: logs, speed-ups and reports."""

@@ -1,1 +1,0 @@
-"""IFEval: instructions whose following a program can verify, as lm-eval verifies it."""
