@@ -37,6 +37,7 @@ HELP: dict[str, list[Command]] = {
         ("pull", "--help"),
         ("benchmark", "calibrate", "--help"),
     ],
+    "reports": [("benchmark", "report", "--help"), ("report", "--help")],
     "workspaces": [],
 }
 STANDING = {"workspaces": ["rollouts", "patches"]}
@@ -181,6 +182,15 @@ def test_deletion_of_publishing_leaves_out_its_commands_and_formats(without: Cal
         refused = koderz.run("export", "latest", "--format", name, code=2)
         assert refused.startswith(f"koderz: --format: invalid value '{name}'; choose from csv, parquet, ")
     koderz.run("export", "latest", "--format", "csv")
+
+
+def test_deletion_of_reports_leaves_out_their_command(without: Callable[..., Copy]) -> None:
+    koderz = without("reports")
+    for command in (("report",), ("benchmark", "report")):
+        refused = koderz.run(*command, "latest", code=2)
+        assert "No such command 'report'" in refused
+        assert len(refused.splitlines()) == 1
+    assert "report, " not in koderz.run("--help")
 
 
 def test_deletion_of_workspaces_leaves_out_what_stands_on_them(without: Callable[..., Copy]) -> None:

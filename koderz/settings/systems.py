@@ -18,7 +18,7 @@ from koderz_tracker.registry import find, names_of_others, systems_of_others
 
 OWN = (
     *("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving"),
-    *("rewards", "modal", "publishing", "workspaces"),
+    *("rewards", "modal", "publishing", "reports", "workspaces"),
 )
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 
@@ -81,7 +81,7 @@ class System:
     """How `koderz benchmark compare` compares runs, by mode: functions, see `koderz.analysis.compare`."""
 
     sections: Named = field(default_factory=dict)
-    """Sections of the report, by the part of the summary that they show: functions, see `koderz.analysis.report`."""
+    """Sections of what is shown of a run, by parts of its summary: functions, see `koderz.analysis.sections`."""
 
     summaries: Named = field(default_factory=dict)
     """Parts of a run's summary, by their keys: instances of `tracker.parts.Part`."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from koderz.analysis.blocks import Heading, Table, Text
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
-from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
+from koderz.analysis.sections import Content, Curve, Curves, Section, SideBySide
 from koderz.systems.optimizers.analysis.checkpoint import State
 from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES
 from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.measures import SUCCESS
-from koderz.analysis.report.charts import against_cost, trend
-from koderz.analysis.report.view import View
+from koderz.systems.reports.charts import against_cost, trend
+from koderz.systems.reports.view import View
 from tests.koderz.analysis.builders import Outcomes, run
 
 SHORT: Outcomes = {"T/0": [True], "T/1": [False]}

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator
 import orjson
 
 from koderz.analysis.conversation import shortened, told_asked, told_reply
-from koderz.analysis.report.view import Row, View
 from koderz.analysis.story import (
     Experiments,
     Story,
@@ -21,6 +20,7 @@ from koderz.analysis.story import (
     told_tool,
 )
 from koderz.errors import JournalError
+from koderz.systems.reports.view import Row, View
 from koderz_tracker.records import Fault
 
 _SMALL, _LARGE = 1_000_000, 10_000_000  # bytes of a page on 328 experiments, and on 10,000

@@ -1,4 +1,4 @@
-"""The page itself: values and drawings in a template, with a policy that lets only our own script run."""
+"""The report: runs as one self-contained page, whose policy lets only our own script run, all foreign text escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -15,14 +16,16 @@ from typing import Any
 from koderz._version import __version__
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import believed
-from koderz.analysis.report.charts import spreads, steps
-from koderz.analysis.report.panels import SHADE_NAMES, HeatMap, causes_of, decision_charts, heat_maps, panels
-from koderz.analysis.report.sections import sections_of
-from koderz.analysis.report.stories import packed_json
-from koderz.analysis.report.versus import Comparisons, comparisons
-from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
-from koderz.analysis.runs import FAULT, HEADER, breakdown_rows
+from koderz.analysis.runs import FAULT, HEADER, Run, breakdown_rows
+from koderz.analysis.sections import sections_of
+from koderz.errors import KoderzError, StorageError
+from koderz.systems.reports.charts import spreads, steps
+from koderz.systems.reports.panels import SHADE_NAMES, HeatMap, causes_of, decision_charts, heat_maps, panels
+from koderz.systems.reports.stories import budget_of, pack_stories, packed_json
+from koderz.systems.reports.versus import Comparisons, comparisons
+from koderz.systems.reports.view import Entry, View, average, headline, measured, shown_in
 from koderz.types import NOBODY
+from koderz_tracker.files import write_whole
 from koderz_tracker.replies import told_ends, told_reuse
 
 _HERE = Path(__file__).parent
@@ -253,3 +256,36 @@ def _whole(text: str) -> Any:
 
     parts = _WHOLE.split(text)
     return _ours("".join(f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    """The contents of a written page."""
+
+    path: Path
+    bytes: int
+    experiments: int
+    stories: int  # those told in full; each of the others names the command that prints it
+
+
+def write_report(
+    runs: Sequence[Run], output: Path, *, progress: Callable[[str], object] = lambda _: None
+) -> WrittenReport:
+    """Writes the page on these runs, whole or not at all. `progress` hears what is begun, a phrase a step.
+
+    At most 1 MB for up to 328 experiments, growing to 10 MB for 10,000 and more: failures are told first. Raises
+    KoderzError where no experiment of any run has ended, StorageError where the disk refuses.
+    """
+    view = View.of(runs)
+    if not view.rows:
+        raise KoderzError(f"nothing to report: no experiment of {runs[0].name if runs else 'any run'} has ended yet")
+    progress(f"comparing {len(view.entries)} arm{'s' * (len(view.entries) != 1)}")
+    pages = Pages(view)
+    without = len(pages.render(()))
+    progress(f"packing the stories of {len(view.rows):,} experiments")
+    page = pages.render(pack_stories(view, budget_of(len(view.rows)) - without, pages.flipped))
+    try:
+        write_whole(output, [page])
+    except OSError as error:
+        raise StorageError(f"{output} can't be written ({error.strerror})") from None
+    return WrittenReport(output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows))

@@ -11,11 +11,12 @@ from typing import Any
 
 from koderz.analysis.failures import Cause, Failures, failures_of
 from koderz.analysis.measures import SUCCESS
-from koderz.analysis.report import charts
-from koderz.analysis.report.charts import Band, Mark, Plot, Scale, amount, value_of
-from koderz.analysis.report.view import Entry, average, by_series, headline, measured, shown_in
 from koderz.analysis.runs import Run
+from koderz.analysis.sections import Scale
 from koderz.analysis.sequential import sentence
+from koderz.systems.reports import charts
+from koderz.systems.reports.charts import Band, Mark, Plot, amount, value_of
+from koderz.systems.reports.view import Entry, average, by_series, headline, measured, shown_in
 from koderz_tracker.decisions import each_of
 from koderz_tracker.records import PASSES, Measure
 

@@ -9,8 +9,8 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from koderz.analysis.measures import shown
-from koderz.analysis.report.view import Entry, by_series, headline, shown_in
 from koderz.analysis.statistics import p_text
+from koderz.systems.reports.view import Entry, by_series, headline, shown_in
 
 if TYPE_CHECKING:
     from koderz.analysis.comparison import Compared, Comparison

@@ -16,15 +16,15 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from koderz.analysis.report import write_report
-from koderz.analysis.report.charts import Scale
-from koderz.analysis.report.stories import budget_of
 from koderz.analysis.runs import load_summary
+from koderz.analysis.sections import Scale
 from koderz.errors import KoderzError
+from koderz.systems.reports.page import write_report
+from koderz.systems.reports.stories import budget_of
 from koderz.testing import a_plan
 from koderz_tracker.records import Arm, Measure, Record
 from tests.koderz.analysis.builders import document, write
-from tests.koderz.analysis.report.hostile import EVIL, run, several, small, written
+from tests.koderz.systems.reports.hostile import EVIL, run, several, small, written
 from tests.tracker.builders import call, judged
 
 

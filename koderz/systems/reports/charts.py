@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
-from koderz.analysis.blocks import Text
 from koderz.analysis.measures import SUCCESS
-from koderz.analysis.report.sections import Curves, Spread, Spreads
-from koderz.analysis.report.view import COLOURS, Entry, average, by_series, by_tasks, named
+from koderz.analysis.sections import Curves, Scale, Spread, Spreads, scale_of
+from koderz.systems.reports.view import COLOURS, Entry, average, by_series, by_tasks, named
 from koderz_tracker.records import Measure
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
@@ -245,12 +244,6 @@ def spread_told(spread: Spread) -> str:
     return f"{spread.value:.3g}" + (f" [{interval[0]:.3g}, {interval[1]:.3g}]" if interval else "")
 
 
-def scale_of(drawn: Spreads) -> Scale:
-    """The scale of all drawn values."""
-    of_spreads = (value for each in drawn.spreads for value in (each.value, *each.points, *(each.interval or ())))
-    return Scale([*of_spreads, *drawn.limits])
-
-
 def _placed(scale: Scale, interval: tuple[float, float] | None) -> tuple[float, float] | None:
     return interval and (scale.place(interval[0]), scale.place(interval[1]))
 
@@ -314,90 +307,9 @@ def _keys(entries: Sequence[Entry]) -> list[tuple[int, str]]:
     return list({(entry.colour, named(entry)): None for entry in entries})
 
 
-_FACTORS = ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))  # of a power of ten
-_MARGIN = 0.07  # of their reach, on either side of the outermost values
-_MOST_TICKS = 5
-
-
-class Scale:
-    """A map from values to per cent of a width; logarithmic if all values are above zero, by default."""
-
-    def __init__(self, values: Sequence[float], *, linear: bool = False) -> None:
-        self.logarithmic = not linear and min(values) > 0
-        self._least = min(0.0, *values)
-        low, high = self._on(min(values)), self._on(max(values))
-        beyond = _MARGIN * (high - low) or (math.log10(2) if self.logarithmic else abs(low) or 1.0)
-        self._low, self._high = low - beyond, high + beyond
-
-    def place(self, value: float) -> float:
-        """The position of a value in per cent of the width."""
-        return 100 * (self._on(value) - self._low) / (self._high - self._low)
-
-    def ticks(self) -> list[float]:
-        """A few round values in its range, none below zero unless a value is."""
-        if not self.logarithmic:
-            least = (self._high - self._low) / _MOST_TICKS
-            power: float = 10.0 ** math.floor(math.log10(least))
-            step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
-            first = math.ceil(max(self._low, self._least) / step)
-            return [step * n for n in range(first, math.floor(self._high / step) + 1)]
-        decades = range(math.floor(self._low), math.ceil(self._high) + 1)
-        found: list[float] = []
-        for factors in _FACTORS:
-            found = [factor * 10.0**decade for decade in decades for factor in factors]
-            found = [value for value in found if self._low <= math.log10(value) <= self._high]
-            if len(found) <= _MOST_TICKS:
-                break
-        return found[:: math.ceil(len(found) / _MOST_TICKS) or 1] or [10 ** ((self._low + self._high) / 2)]
-
-    def _on(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
-
-
 def dates(scale: Scale, first: datetime, last: datetime) -> list[tuple[float, str]]:
     """Ticks at the first moment, at the last, and between them: days, or times for a range below two days."""
     form = "%Y-%m-%d" if (last - first).days > 1 else "%m-%d %H:%M"
     middle = first + (last - first) / 2
     ticks = {f"{moment:{form}}": scale.place(moment.timestamp()) for moment in (last, middle, first)}
     return [(place, label) for label, place in ticks.items()]
-
-
-_WIDTH = 40  # columns
-
-
-def strips(drawn: Spreads, experiment_id: str = "") -> Iterator[Text]:
-    """The lines of a drawing below their scale, or that of one experiment; empty if there are none.
-
-    `·` is what the value `●` was estimated from, `├─┤` its interval, `┊` a limit.
-    """
-    shown = [each for each in drawn.spreads if not experiment_id or each.experiment_id == experiment_id]
-    if shown:
-        scale = scale_of(Spreads(drawn.title, drawn.label, shown, drawn.limits))
-        width = max(len(each.label) for each in shown)
-        yield Text(drawn.title)
-        line = " " * _WIDTH
-        for tick in scale.ticks():
-            at, text = _column(tick, scale), f"{tick:.4g}"
-            if at + len(text) <= _WIDTH and not line[max(0, at - 1) : at + len(text) + 1].strip():
-                line = line[:at] + text + line[at + len(text) :]
-        yield Text(f"{'':{width}}   {line} ".rstrip())
-        yield from (Text(f"{each.label:{width}}  {_strip(each, drawn, scale)}") for each in shown)
-
-
-def _strip(spread: Spread, drawn: Spreads, scale: Scale) -> str:
-    cells = [" "] * _WIDTH
-    for limit in drawn.limits:
-        cells[_column(limit, scale)] = "┊"
-    low, high = (_column(end, scale) for end in spread.interval or (1, 1))
-    if spread.interval:
-        cells[low : high + 1] = "─" * (high + 1 - low)
-    for point in spread.points:
-        cells[_column(point, scale)] = "·"
-    if spread.interval:
-        cells[low], cells[high] = "├", "┤"
-    cells[_column(spread.value, scale)] = "●"
-    return f"│{''.join(cells)}│"
-
-
-def _column(value: float, scale: Scale) -> int:
-    return min(_WIDTH - 1, max(0, int(scale.place(value) / 100 * _WIDTH)))

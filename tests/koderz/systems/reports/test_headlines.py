@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from koderz.analysis.report import write_report
 from koderz.analysis.runs import Run, load_summary
+from koderz.systems.reports.page import write_report
 from tests.koderz.analysis.builders import document, row, write
 from tests.koderz.analysis.test_headlines import BY_SCORE, of_arms, perf
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from koderz.testing import a_journal, a_plan
 from tests.conftest import PATIENCE
 from tests.koderz.analysis import builders
-from tests.koderz.analysis.report.hostile import EVIL, several, small, written
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
+from tests.koderz.systems.reports.hostile import EVIL, several, small, written
 from tests.tracker.builders import judged
 
 if TYPE_CHECKING:

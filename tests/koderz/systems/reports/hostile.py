@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.report import WrittenReport, write_report
 from koderz.analysis.runs import load_run
+from koderz.systems.reports.page import WrittenReport, write_report
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Finished, Plan, Record, encode
