@@ -92,6 +92,9 @@ class System:
     formats: Named = field(default_factory=dict)
     """Export formats, by the name that `--format` takes: functions, see `koderz.analysis.formats`."""
 
+    logs: Named = field(default_factory=dict)
+    """Logs of other tools: functions of a path that return its reader, or None, see `koderz.analysis.logs`."""
+
     tasksets: Named = field(default_factory=dict)
     """Packages of a suite for trainers, by the name that `koderz suites export --format` takes.
 

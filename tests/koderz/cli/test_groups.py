@@ -196,7 +196,10 @@ def test_range_may_stand_before_or_after_its_options(
     [
         ("koderz ", {*ALIASES, *(name for name in COMMANDS if " " not in name)}),
         ("koderz be", {"benchmark"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "cancel", "watch", "calibrate", "report", *benchmark.COMMANDS}),
+        (
+            "koderz benchmark ",
+            {"resume", "retry", "rescore", "cancel", "watch", "calibrate", "report", *benchmark.COMMANDS},
+        ),
         ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode", "--model-option"}),
         ("koderz run --max-i", {"--max-iterations"}),

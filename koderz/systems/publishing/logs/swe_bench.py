@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.logs.files import count, listed, number, read_json, table, text
-from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
+from koderz.systems.publishing.logs.files import count, listed, number, read_json, table, text
+from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 SPLITS = {"verified": 500, "lite": 300, "test": 2294, "multimodal": 517, "bash-only": 500, "multilingual": 300}
 """The number of instances of each split, by which official rates are divided. Source: swebench.com."""

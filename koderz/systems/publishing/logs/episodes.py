@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.logs.files import count, listed, number, read_json, read_lines, table, text
-from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
+from koderz.systems.publishing.logs.files import count, listed, number, read_json, read_lines, table, text
+from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 _OF_RESULTS = {"example_id", "prompt", "completion", "answer", "task", "reward", "info", "error", "stop_condition"}
 

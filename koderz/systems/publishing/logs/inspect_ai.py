@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.logs.files import count, listed, number, read_json, table, text, unzipped
-from koderz.analysis.logs.log import Log, LoggedSample
+from koderz.systems.publishing.logs.files import count, listed, number, read_json, table, text, unzipped
+from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect_ai.scorer.value_to_float
 _STATUS = {"success": "complete", "started": "unfinished", "cancelled": "interrupted", "error": "failed"}

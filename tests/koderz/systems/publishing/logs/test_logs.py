@@ -22,8 +22,8 @@ from koderz.analysis.runs import load_run, resolve
 from koderz.cli import app
 from koderz.errors import KoderzError
 from koderz.runs.imports import import_log
-from tests.koderz.analysis.logs import writers
-from tests.koderz.analysis.logs.writers import WRITERS, inspect_archive, inspect_header, inspect_sample
+from tests.koderz.systems.publishing.logs import writers
+from tests.koderz.systems.publishing.logs.writers import WRITERS, inspect_archive, inspect_header, inspect_sample
 
 A = [number not in (2, 4, 7, 13, 16, 17, 18, 20, 22) for number in range(24)]
 B = [number not in (18, 22, 23) for number in range(24)]

@@ -1,28 +1,20 @@
 """Logs of other tools as runs: of inspect_ai, lm_eval, Harbor, SWE-bench, EvalPlus and others, told by content.
 
-Each reader is a function from a file or folder to a `Log`, of which `koderz.analysis.logs.log` makes a summary.
+Each reader is a function from a file or folder to a `koderz.systems.publishing.logs.log.Log`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from koderz.analysis.logs import episodes, harbor, inspect_ai, lm_eval, programs, swe_bench
-from koderz.analysis.logs.files import decoded, read_lines, table
-from koderz.analysis.logs.log import Log, named_alike, summary_of
+from koderz.analysis.logs import Reader
 from koderz.errors import KoderzError
+from koderz.systems.publishing.logs import episodes, harbor, inspect_ai, lm_eval, programs, swe_bench
+from koderz.systems.publishing.logs.files import decoded, read_lines, table
 from koderz_tracker.files import MB, open_own
-from koderz_tracker.runs import RUN_ID
-from koderz_tracker.summary import Summary
-
-__all__ = ["logs_in", "named_alike", "read_log", "reader_of"]
-
-Reader = Callable[[Path], Log]
 
 _BY_KEYS: tuple[tuple[frozenset[str], Reader], ...] = (
     (frozenset({"eval", "status", "version"}), inspect_ai.read_document),
@@ -52,15 +44,6 @@ _BY_FILES: tuple[tuple[str, Reader], ...] = (
     ("*/report.json", swe_bench.read_instances),
 )
 """Readers of folders, by a file that they have."""
-
-
-def read_log(path: Path) -> Summary | None:
-    """The summary of another tool's log; None where it is no log that koderz knows.
-
-    Raises KoderzError, one line, for a log that is damaged, holds no sample, or no verdicts.
-    """
-    reader = reader_of(path)
-    return None if reader is None else summary_of(reader(path), path)
 
 
 def reader_of(path: Path) -> Reader | None:
@@ -116,20 +99,3 @@ def _of_json(path: Path) -> Reader | None:
 
 def _value(value: Any, path: Path) -> Any:
     return decoded(bytes(value), str(path)) if isinstance(value, msgspec.Raw) else value
-
-
-def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
-    """The logs directly in a folder, by name, without runs of koderz and what has one of these names.
-
-    Logs that can't be read are among them, so that their reader says why.
-    """
-    for name in sorted(os.listdir(folder)):  # noqa: PTH208 of 10,000 runs, Paths take the longest
-        if name.startswith(".") or name in others_than or RUN_ID.fullmatch(name.removesuffix(".json")):
-            continue
-        path = folder / name
-        try:
-            is_log = path.suffix == ".eval" or reader_of(path) is not None
-        except KoderzError:
-            is_log = True
-        if is_log:
-            yield path

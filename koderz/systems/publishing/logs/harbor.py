@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.logs.files import count, number, read_json, table, text
-from koderz.analysis.logs.log import Log, LoggedSample
 from koderz.errors import KoderzError
+from koderz.systems.publishing.logs.files import count, number, read_json, table, text
+from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 
 def trials_in(job: Path) -> list[Path]:
