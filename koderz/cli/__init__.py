@@ -32,8 +32,6 @@ _OF_THE_REST = {
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),
-    "memory": ("koderz.cli.memory", "Search, export and serve the memory store."),
-    "mcp": ("koderz.cli.mcp", "Serve memory and runs to agents."),
     "doctor": ("koderz.cli.doctor:doctor", "Check models, sandbox and sinks on this machine."),
 }
 COMMANDS = {

@@ -18,7 +18,7 @@ from koderz_tracker.registry import find, names_of_others, systems_of_others
 
 OWN = (
     *("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving"),
-    *("rewards", "modal", "publishing", "reports", "workspaces"),
+    *("rewards", "modal", "publishing", "reports", "memory", "workspaces"),
 )
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 

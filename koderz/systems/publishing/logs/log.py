@@ -71,15 +71,6 @@ class Log:
         values = [row.value for row in rows if row.value is not None]
         is_bounded = not self.lower_is_better and all(0 <= value <= 1 for value in values)
         is_rate = is_bounded and all(value in (0, 1) for value in values)
-        kind: dict[str, Any] = {}
-        if not is_rate:
-            name = "score" if is_bounded else self.scorer
-            direction = "lower" if self.lower_is_better else "higher"
-            bounds = {"bounds": [0, 1]} if is_bounded else {}
-            kind = {
-                "measures": [{"name": name, "direction": direction} | bounds],
-                "headline": {"measure": name, "passed": ""},
-            }
         seen: Counter[tuple[str, str]] = Counter()
         judged: dict[str, list[dict[str, Any]]] = {}
         faults = []
@@ -124,9 +115,19 @@ class Log:
             "asked": {row.task: row.asked or digest(row.asks or "") for row in rows if row.asked or row.asks},
             "notes": notes,
             "arms": {arm: {"results": results} for arm, results in judged.items()},
-            **kind,
+            **({} if is_rate else self._measured(is_bounded=is_bounded)),
         }
         return summary_of_document(document, path)
+
+    def _measured(self, *, is_bounded: bool) -> dict[str, Any]:
+        """How a summary says what `value` is of rows that don't just pass or fail."""
+        name = "score" if is_bounded else self.scorer
+        direction = "lower" if self.lower_is_better else "higher"
+        bounds = {"bounds": [0, 1]} if is_bounded else {}
+        return {
+            "measures": [{"name": name, "direction": direction} | bounds],
+            "headline": {"measure": name, "passed": ""},
+        }
 
     def values(self, field_name: str, path: Path) -> dict[str, str]:
         """The value of a field by task, as text. Raises KoderzError where no task has it."""

@@ -19,10 +19,10 @@ import pytest
 
 from koderz.cli import ALIASES
 from koderz.errors import KoderzError
-from koderz.runs.allowance import Allowance
+from koderz.systems.memory.allowance import Allowance
+from koderz.systems.memory.answers import USUAL
+from koderz.systems.memory.tools import TOOLS
 from koderz_tracker import open_cortex
-from koderz_tracker.memory.answers import USUAL
-from koderz_tracker.memory.tools import TOOLS
 from tests.conftest import PATIENCE, Server, Shell
 from tests.koderz.cli.test_options import ALL
 from tests.scripted_model import scripted_model
@@ -242,8 +242,8 @@ async def desk(koderz: Shell, cap: float | None, monkeypatch: pytest.MonkeyPatch
     """An agent of a server in this process."""
     from mcp.client.client import Client
 
-    from koderz.cli.mcp import make_server
-    from koderz.cli.mcp_tools import Desk
+    from koderz.systems.memory.mcp import make_server
+    from koderz.systems.memory.mcp_tools import Desk
 
     monkeypatch.chdir(koderz.folder)
     environ = koderz.environment({"OPENAI_API_KEY": "sk-test-4f9a"})
@@ -328,7 +328,7 @@ def test_cap_goes_with_runs_that_are_allowed(koderz: Shell, words: tuple[str, ..
     assert says in done.err
 
 
-SKILL = Path(__file__).parents[3] / "skills" / "koderz" / "SKILL.md"
+SKILL = Path(__file__).parents[4] / "skills" / "koderz" / "SKILL.md"
 
 
 def test_skill_has_the_form_of_agentskills_io() -> None:

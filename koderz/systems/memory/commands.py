@@ -46,7 +46,7 @@ _QUESTIONS = {
 class MemoryGroup(LazyGroup):
     """The group `memory`, whose questions are loaded when they are asked."""
 
-    lazy = {name: (f"koderz.cli.questions:{name}", text) for name, text in _QUESTIONS.items()}  # noqa: RUF012
+    lazy = {name: (f"koderz.systems.memory.questions:{name}", text) for name, text in _QUESTIONS.items()}  # noqa: RUF012
 
 
 app = new_group(
@@ -327,7 +327,7 @@ def serve_store(
     embeddings: str | None,
 ) -> None:
     """Serves the memory store by MCP, over standard input and output or over HTTP; `make` makes a server of it."""
-    from koderz_tracker.memory.server import make_server, serve_http, serve_stdio, token_from
+    from koderz.systems.memory.server import make_server, serve_http, serve_stdio, token_from
 
     embedder_for(embeddings)  # which refuses what is no address
     made = make or make_server

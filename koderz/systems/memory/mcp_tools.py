@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from koderz.errors import KoderzError
-from koderz.runs.allowance import Allowance
-from koderz_tracker.memory.answers import fitting
+from koderz.systems.memory.allowance import Allowance
+from koderz.systems.memory.answers import fitting
+from koderz.systems.memory.tools import Cursor, Tool
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.memories import moment
-from koderz_tracker.memory.tools import Cursor, Tool
 from koderz_tracker.records import Fault
 from koderz_tracker.runs import is_locked
 

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from koderz.systems.memory.answers import text_of
+from koderz.systems.memory.tools import TOOLS, Tool, described, read_arguments, schema_of
 from koderz_tracker.addresses import is_loopback
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.memory.answers import text_of
 from koderz_tracker.memory.cortex import Cortex
-from koderz_tracker.memory.tools import TOOLS, Tool, described, read_arguments, schema_of
 
 if TYPE_CHECKING:
     from mcp.server import Server

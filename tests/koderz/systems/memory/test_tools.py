@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from koderz.systems.memory.answers import USUAL, text_of
+from koderz.systems.memory.server import make_server
+from koderz.systems.memory.tools import TOOLS
 from koderz_tracker import open_cortex
-from koderz_tracker.memory.answers import USUAL, text_of
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.memories import Draft
-from koderz_tracker.memory.server import make_server
 from koderz_tracker.memory.store import Store
-from koderz_tracker.memory.tools import TOOLS
 
 Call = Callable[..., Awaitable[Any]]
 

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 from msgspec import UNSET, Meta, UnsetType
 
-from koderz_tracker.memory.answers import MOST, USUAL, cursor_after, in_parts, mark_of, page_of, seen_in
+from koderz.systems.memory.answers import MOST, USUAL, cursor_after, in_parts, mark_of, page_of, seen_in
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.detail import Detail
 from koderz_tracker.memory.memories import Category, Importance, InvalidMemory, Type

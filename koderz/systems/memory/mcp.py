@@ -11,14 +11,14 @@ import orjson
 import typer
 
 from koderz.cli.groups import PanelCommand, new_group
-from koderz.cli.memory import Embeddings, Http, Results, TokenEnv, serve_store
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
+from koderz.systems.memory.commands import Embeddings, Http, Results, TokenEnv, serve_store
 
 if TYPE_CHECKING:
     from mcp.server import Server
 
-    from koderz.cli.mcp_tools import Desk
+    from koderz.systems.memory.mcp_tools import Desk
     from koderz_tracker.memory import Cortex
 
 app = new_group("Serve memory and runs to agents.", examples=["koderz mcp serve"])
@@ -77,9 +77,9 @@ def serve(
         raise KoderzError("--allow-runs needs a cap: add --max-cost DOLLARS, of all runs that clients begin")
     if max_cost is not None and not allow_runs:
         raise KoderzError("--max-cost has no effect here: only --allow-runs reads it")
-    from koderz.cli.mcp_tools import Desk
-    from koderz.runs.allowance import Allowance
     from koderz.settings.toml import results_folder
+    from koderz.systems.memory.allowance import Allowance
+    from koderz.systems.memory.mcp_tools import Desk
 
     folder = results_folder(results)
     desk = Desk(folder, None if max_cost is None else Allowance(folder, max_cost))
@@ -89,10 +89,10 @@ def serve(
 
 def make_server(cortex: Cortex, desk: Desk) -> Server[Any]:
     """A server of the memory's tools and those for the runs at `desk`."""
-    from koderz.cli.mcp_runs import SPENDING
-    from koderz.cli.mcp_tools import READING, RunTool
-    from koderz_tracker.memory import server
-    from koderz_tracker.memory.tools import TOOLS, Tool, by_name
+    from koderz.systems.memory import server
+    from koderz.systems.memory.mcp_runs import SPENDING
+    from koderz.systems.memory.mcp_tools import READING, RunTool
+    from koderz.systems.memory.tools import TOOLS, Tool, by_name
 
     async def work(tool: Tool) -> Any:
         return await (tool.work(desk) if isinstance(tool, RunTool) else tool.call(cortex))
@@ -112,8 +112,8 @@ def _resources(desk: Desk) -> dict[str, Any]:
     """The runs as resources of MCP."""
     import mcp_types as types
 
-    from koderz.cli.mcp_tools import ListRuns, ShowRun
-    from koderz_tracker.memory.answers import text_of
+    from koderz.systems.memory.answers import text_of
+    from koderz.systems.memory.mcp_tools import ListRuns, ShowRun
 
     async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
         found = await ListRuns(limit=_LISTED).work(desk)
