@@ -19,8 +19,7 @@ from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import TASK, cause_counts
 from koderz_tracker.records import Measure
-from koderz_tracker.replies import told_reuse
-from koderz_tracker.results import untold
+from koderz_tracker.results import told_reuse, untold
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from koderz_tracker.members import require_known
-from koderz_tracker.registry import find, names_of_others, systems_of_others
+from koderz_tracker.registry import find, names_of_others, require_known, systems_of_others
 
 OWN = (
     *("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving"),

@@ -23,8 +23,7 @@ from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 from koderz_tracker.memory.cortex import OUTCOMES
 from koderz_tracker.memory.detail import Detail, lesson_of, outcome_of, shown
-from koderz_tracker.memory.interchange import drafts_of
-from koderz_tracker.memory.memories import InvalidMemory, choose
+from koderz_tracker.memory.memories import InvalidMemory, choose, drafts_of
 from koderz_tracker.memory.store import BATCH
 from koderz_tracker.memory.vectors import embedder_for
 

@@ -15,7 +15,7 @@ from koderz.suites.about import file_state
 from koderz.suites.choices import listed
 from koderz.suites.metrics import UNREAD, Graded, OwnMetric
 from koderz.suites.suite import JudgeContext, Suite, SuiteSource, digest_of_rows
-from koderz.suites.templates import fill, placeholders
+from koderz.suites.tables import fill, placeholders
 from koderz.systems.questions.apart import SHORT, Reader
 from koderz.systems.questions.examples import Examples, SimulatedAnswers
 from koderz.systems.questions.judging import Factual, Judged

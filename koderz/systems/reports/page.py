@@ -26,7 +26,7 @@ from koderz.systems.reports.versus import Comparisons, comparisons
 from koderz.systems.reports.view import Entry, View, average, headline, measured, shown_in
 from koderz.types import NOBODY
 from koderz_tracker.files import write_whole
-from koderz_tracker.replies import told_ends, told_reuse
+from koderz_tracker.results import told_ends, told_reuse
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
