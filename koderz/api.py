@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from koderz.analysis.forecast import Forecast, forecast_of
 from koderz.analysis.runs import Run, of_summary
 from koderz.errors import KoderzError
-from koderz.runs.events import EventObserver, OnEvent
-from koderz.runs.notebook import observer_here
+from koderz.runs.events import EventObserver, OnEvent, observer_here
 from koderz.runs.observer import NullObserver
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run

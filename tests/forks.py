@@ -38,7 +38,7 @@ koderz.systems.long_context.recursive koderz.systems koderz.systems.rollouts kod
 koderz.systems.patches koderz.systems.serving koderz.systems.rollouts.agents koderz.systems.optimizers.solvers
 koderz.systems.code koderz.systems.code.extraction koderz.systems.optimizers.datasets koderz.systems.long_context
 koderz.systems.long_context.browsecomp_plus koderz.systems.long_context.ruler koderz.systems.long_context.oolong
-koderz.systems.optimizers.analysis koderz.systems.publishing koderz.analysis.report
+koderz.systems.optimizers.analysis koderz.systems.publishing koderz.systems.reports
 koderz_tracker
 """
 MODULES = """

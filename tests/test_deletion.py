@@ -37,6 +37,8 @@ HELP: dict[str, list[Command]] = {
         ("pull", "--help"),
         ("benchmark", "calibrate", "--help"),
     ],
+    "reports": [("benchmark", "report", "--help"), ("report", "--help")],
+    "memory": [("memory", "--help"), ("memory", "find", "--help"), ("mcp", "serve", "--help")],
     "workspaces": [],
 }
 STANDING = {"workspaces": ["rollouts", "patches"]}
@@ -124,7 +126,11 @@ def without(tmp_path: Path) -> Iterator[Callable[..., Copy]]:
     with ExitStack() as stack:
 
         def make(*names: str) -> Copy:
-            left_out = shutil.ignore_patterns("*.pyc.*", *names)  # what is just being compiled, too
+            compiled = shutil.ignore_patterns("*.pyc.*")  # what is just being compiled
+
+            def left_out(folder: str, found: list[str]) -> set[str]:
+                return compiled(folder, found) | ({*names} if folder == str(ROOT / "koderz/systems") else set())
+
             for package in ("koderz", "koderz_tracker"):
                 shutil.copytree(ROOT / package, tmp_path / "site" / package, ignore=left_out, copy_function=link)
             assert not any((tmp_path / "site/koderz/systems" / name).exists() for name in names)
@@ -181,6 +187,29 @@ def test_deletion_of_publishing_leaves_out_its_commands_and_formats(without: Cal
         refused = koderz.run("export", "latest", "--format", name, code=2)
         assert refused.startswith(f"koderz: --format: invalid value '{name}'; choose from csv, parquet, ")
     koderz.run("export", "latest", "--format", "csv")
+    (koderz.folder / "log.eval").write_bytes(b"PK\x03\x04")
+    refused = koderz.run("compare", "latest", "log.eval", code=2)
+    assert refused.startswith("koderz: 'log.eval' is no run")
+    assert len(refused.splitlines()) == 1
+
+
+def test_deletion_of_reports_leaves_out_their_command(without: Callable[..., Copy]) -> None:
+    koderz = without("reports")
+    for command in (("report",), ("benchmark", "report")):
+        refused = koderz.run(*command, "latest", code=2)
+        assert "No such command 'report'" in refused
+        assert len(refused.splitlines()) == 1
+    assert "report, " not in koderz.run("--help")
+
+
+def test_deletion_of_memory_leaves_the_store_and_out_its_commands(without: Callable[..., Copy]) -> None:
+    koderz = without("memory")
+    koderz.run(*RUNS["code"], "--sink", "memory", "--wait")
+    assert (koderz.folder / "benchmark_results/memory.db").exists()
+    for command in ("memory", "mcp"):
+        refused = koderz.run(command, "serve", code=2)
+        assert f"No such command '{command}'" in refused
+        assert len(refused.splitlines()) == 1
 
 
 def test_deletion_of_workspaces_leaves_out_what_stands_on_them(without: Callable[..., Copy]) -> None:

@@ -9,8 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.members import Extensible
-from koderz_tracker.registry import find
+from koderz_tracker.registry import Extensible, find
 
 if TYPE_CHECKING:
     from pathlib import Path

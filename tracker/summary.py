@@ -25,8 +25,7 @@ from koderz_tracker.outline import Outline, active_seconds, last_finished, with_
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
 from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan, Record, time_of
-from koderz_tracker.replies import Truncated, UnreadAnswers, told_ends
-from koderz_tracker.results import ANSWER, Result, untold
+from koderz_tracker.results import ANSWER, Result, Truncated, UnreadAnswers, told_ends, untold
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
 from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals

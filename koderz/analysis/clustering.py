@@ -8,7 +8,6 @@ from dataclasses import replace
 from msgspec import structs
 
 from koderz.analysis.logs import reader_of
-from koderz.analysis.logs.files import text
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
 from koderz_tracker.summary import compare_modes, figures
@@ -33,13 +32,7 @@ def _values(run: Run, name: str) -> dict[str, str]:
             f"--cluster {name} takes a field of other tools' logs; the clusters of {run.name} are those of its plan, "
             "which --cluster-column names before it runs"
         )
-    rows = reader(run.path).rows
-    found = {row.task: value for row in rows if (value := text(row.fields.get(name)))}
-    if not found:
-        fields = ", ".join(dict.fromkeys(text(each) for row in rows for each in row.fields))
-        told = f"its fields are {fields[:400]}" if fields else "none has any field"
-        raise KoderzError(f"{run.path}: no task has a field {name} to cluster by; {told}")
-    return found
+    return reader(run.path).values(name, run.path)
 
 
 def _in_clusters(run: Run, clusters: dict[str, str]) -> Run:

@@ -13,8 +13,7 @@ from koderz.analysis.runs import FAULT
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_REUSE, OF_SINKS
 from koderz.types import NEEDS_REVIEW
-from koderz_tracker.replies import UnreadAnswers
-from koderz_tracker.results import untold
+from koderz_tracker.results import UnreadAnswers, untold
 
 _MOST_TASKS = 12  # that are named
 

@@ -32,8 +32,6 @@ _OF_THE_REST = {
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),
-    "memory": ("koderz.cli.memory", "Search, export and serve the memory store."),
-    "mcp": ("koderz.cli.mcp", "Serve memory and runs to agents."),
     "doctor": ("koderz.cli.doctor:doctor", "Check models, sandbox and sinks on this machine."),
 }
 COMMANDS = {
@@ -43,14 +41,17 @@ COMMANDS = {
 }
 """Each command's module, which holds its `app`, and its line in `koderz --help`."""
 
-ALIASES = ("list", "show", "compare", "leaderboard", "report", "resume", "retry", "watch", "export", "problems")
+_REPORT = ["report"] if "benchmark report" in COMMANDS else []
+ALIASES = ("list", "show", "compare", "leaderboard", *_REPORT, "resume", "retry", "watch", "export", "problems")
 """The commands of `koderz benchmark` that may be called without its name, too."""
 
 
 class Root(LazyGroup):
     """The commands of koderz, and those of other packages' systems where all are listed or none of ours is named."""
 
-    lazy = COMMANDS | {name: (f"koderz.cli.benchmark:app {name}", "") for name in ALIASES}
+    lazy = COMMANDS | {
+        name: COMMANDS.get(f"benchmark {name}", (f"koderz.cli.benchmark:app {name}", "")) for name in ALIASES
+    }
 
     def list_commands(self, ctx: Context) -> list[str]:
         self._add_others()

@@ -36,9 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("koderz.cli.show:show", "Show a run, its failures, or an experiment from prompt to verdict."),
     "export": ("koderz.cli.export:export", "Export runs as CSV, Parquet, JSONL or Markdown."),
     "import": ("koderz.cli.judge:import_runs", "Import samples, judged here, or runs of another machine."),
-    "report": ("koderz.cli.export:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
-    "leaderboard": ("koderz.cli.leaderboard:leaderboard", "Rank runs and other tools' logs: tiers, and sets of ranks."),
+    "leaderboard": ("koderz.cli.compare:leaderboard", "Rank runs and other tools' logs: tiers, and sets of ranks."),
     "problems": ("koderz.cli.compare:problems", "Rank tasks by difficulty across runs."),
 }
 """Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""

@@ -59,7 +59,7 @@ def doctor(
 
 def _repair(results: Path, name: str, *, json: bool) -> None:
     """Prints the damage line by line, and the folder of the copy without it."""
-    from koderz_tracker.repair import repair
+    from koderz_tracker.merge import repair
     from koderz_tracker.runs import find_run
 
     folder = find_run(results, name)

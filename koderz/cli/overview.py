@@ -19,8 +19,7 @@ from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import TASK, cause_counts
 from koderz_tracker.records import Measure
-from koderz_tracker.replies import told_reuse
-from koderz_tracker.results import untold
+from koderz_tracker.results import told_reuse, untold
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
 
 def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     from koderz.analysis.compare import own_answer
-    from koderz.analysis.report.sections import Spreads, sections_of
     from koderz.analysis.runs import breakdown_blocks
+    from koderz.analysis.sections import Spreads, sections_of
 
     yield from _head(run)
     if own := own_answer(run.mode, run.folder) if run.folder and len(arms) == len(run.arms) else None:
@@ -70,7 +69,7 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
         yield ""
         yield from breakdown_blocks([each for each in run.breakdown if each.arm in arms])
     if len(arms) == len(run.arms):
-        from koderz.analysis.report.charts import strips
+        from koderz.analysis.sections import strips
 
         # The report's sections of suite and solvers, as far as a screen can show them.
         for section in sections:

@@ -11,9 +11,9 @@ from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.systems import added, names_of
 from koderz.types import MAIN, TIME
 from koderz_tracker.causes import TASK
-from koderz_tracker.members import Extensible
 from koderz_tracker.records import PASSES
-from koderz_tracker.replies import told_reuse
+from koderz_tracker.registry import Extensible
+from koderz_tracker.results import told_reuse
 from koderz_tracker.summary import USUAL
 
 if TYPE_CHECKING:

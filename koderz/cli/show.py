@@ -197,8 +197,7 @@ def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: i
 
 def _show_spreads(run: AnyRun, found: Sequence[Outcome]) -> None:
     """Draws the distributions behind the figures of these experiments, if the report draws them."""
-    from koderz.analysis.report.charts import strips
-    from koderz.analysis.report.sections import Spreads, sections_of
+    from koderz.analysis.sections import Spreads, sections_of, strips
     from koderz.cli.tables import print_blocks
 
     drawn = [content for _, section in sections_of([run]) for content in section.contents]

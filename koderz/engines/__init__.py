@@ -20,7 +20,7 @@ from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.settings.systems import Optioned
 from koderz.types import JUDGE
-from koderz_tracker.members import Extensible
+from koderz_tracker.registry import Extensible
 
 if TYPE_CHECKING:
     from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models import LEAST_HIDDEN, Endpoint, Price, endpoint_for, parse_model_name
-from koderz.models.accounts import accounts_folder
 from koderz.models.endpoints import Rates
+from koderz.models.limiter import accounts_folder
 from koderz.models.prices import price_of, tariff_of
 from koderz.models.providers import Simulated, provider_of
 from koderz.plans.arms import asked_models, opened_models

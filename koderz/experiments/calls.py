@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault, ReplyTimedOut
-from koderz.experiments.budget import Budget
-from koderz.experiments.costs import Estimate, Gauge, request_of
+from koderz.experiments.budget import Budget, Estimate, Gauge, request_of
 from koderz.experiments.lines import Answer, Ask, completion_of, digest_of, sampling_sent
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.models.gathering import IN_BATCH, Gatherer

@@ -7,8 +7,7 @@ from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING, Self
 
-from koderz.models.accounts import RateAccount, account_name
-from koderz.models.limiter import Limiter, Throttle
+from koderz.models.limiter import Limiter, RateAccount, Throttle, account_name
 from koderz.models.names import parse_model_name
 from koderz.models.providers import Service, provider_of
 from koderz.settings.schema import Settings

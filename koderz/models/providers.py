@@ -19,8 +19,7 @@ from koderz.models.endpoints import Endpoint, base_url_of, is_loopback, ollama_u
 from koderz.models.names import GROUP, PROVIDERS, ModelName, other_providers
 from koderz.models.tariffs import FREE, Price
 from koderz.settings.systems import Optioned
-from koderz_tracker.members import Extensible
-from koderz_tracker.registry import find
+from koderz_tracker.registry import Extensible, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,8 +19,7 @@ import msgspec
 from koderz.connections import CONNECT_SECONDS, HEADERS, httpx, is_hopeless, open_client, told
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
-from koderz.models.faults import Gone, Response, Retryable, TimedOut, clean, problem_of, without
-from koderz.models.waits import wait_in_headers
+from koderz.models.faults import Gone, Response, Retryable, TimedOut, clean, problem_of, wait_in_headers, without
 from koderz_tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:

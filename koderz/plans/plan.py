@@ -17,10 +17,10 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
-from koderz.plans.clusters import clusters_of, equal_prompts, notes_on
 from koderz.plans.commit import commit_of
 from koderz.plans.deciding import until_decided
 from koderz.plans.ids import NumberOfSamples, digest_of
+from koderz.plans.selection import clusters_of, equal_prompts, notes_on
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.options import fields_of, plain

@@ -19,7 +19,7 @@ from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.settings.systems import Optioned
 from koderz.settings.trust import RUNS_CODE
-from koderz_tracker.members import Extensible
+from koderz_tracker.registry import Extensible
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend

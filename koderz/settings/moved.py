@@ -14,6 +14,8 @@ MOVED = {
     "koderz.rewards": "koderz.systems.rewards",
     "koderz.rewards.verl": "koderz.systems.rewards.verl",
     "koderz.runs.verify": "koderz.systems.publishing.verify",
+    "koderz.analysis.report": "koderz.systems.reports.page",
+    "koderz.analysis.report.sections": "koderz.analysis.sections",
     "koderz.analysis.labels": "koderz.systems.publishing.labels",
     "koderz.sandbox.images": "koderz.systems.workspaces.images",
     "koderz.sandbox.workspace.local": "koderz.systems.workspaces.local",

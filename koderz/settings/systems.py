@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from koderz_tracker.members import require_known
-from koderz_tracker.registry import find, names_of_others, systems_of_others
+from koderz_tracker.registry import find, names_of_others, require_known, systems_of_others
 
 OWN = (
     *("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving"),
-    *("rewards", "modal", "publishing", "workspaces"),
+    *("rewards", "modal", "publishing", "reports", "memory", "workspaces"),
 )
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 
@@ -81,7 +80,7 @@ class System:
     """How `koderz benchmark compare` compares runs, by mode: functions, see `koderz.analysis.compare`."""
 
     sections: Named = field(default_factory=dict)
-    """Sections of the report, by the part of the summary that they show: functions, see `koderz.analysis.report`."""
+    """Sections of what is shown of a run, by parts of its summary: functions, see `koderz.analysis.sections`."""
 
     summaries: Named = field(default_factory=dict)
     """Parts of a run's summary, by their keys: instances of `tracker.parts.Part`."""
@@ -91,6 +90,9 @@ class System:
 
     formats: Named = field(default_factory=dict)
     """Export formats, by the name that `--format` takes: functions, see `koderz.analysis.formats`."""
+
+    logs: Named = field(default_factory=dict)
+    """Logs of other tools: functions of a path that return its reader, or None, see `koderz.analysis.logs`."""
 
     tasksets: Named = field(default_factory=dict)
     """Packages of a suite for trainers, by the name that `koderz suites export --format` takes.

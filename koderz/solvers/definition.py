@@ -12,7 +12,7 @@ from koderz.errors import KoderzError
 from koderz.prompts import Prompts
 from koderz.solvers.handles import HANDLES, NEEDED
 from koderz.types import MAIN, Expected, Task
-from koderz_tracker.members import require_known
+from koderz_tracker.registry import require_known
 
 P = ParamSpec("P")
 R = TypeVar("R")

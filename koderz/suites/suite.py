@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from koderz.errors import KoderzError
 from koderz.types import Expected, Headline, Judging, Lesson, Measure, Message, Reply, Sampling, Task, Verdict
-from koderz_tracker.members import Extensible
+from koderz_tracker.registry import Extensible
 
 if TYPE_CHECKING:
     import random

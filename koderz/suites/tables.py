@@ -1,11 +1,12 @@
-"""Rows of files as people have them: JSON, CSV, TSV and parquet, gzipped or not, in any encoding of Unicode."""
+"""Rows of files as people have them, in any encoding of Unicode, and templates of prompts with their values."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -193,3 +194,19 @@ def opened_parquet(path: Path, error: type[KoderzError] = KoderzError, data: byt
     except (OSError, pa.ArrowException) as problem:
         reason = str(problem).partition("\n")[0]
         raise error(f"the dataset {path} can't be read: {reason}") from None
+
+
+_PLACEHOLDER = re.compile(r"\{([^{}\n]{1,200})\}")
+
+
+def fill(template: str, columns: Mapping[str, str]) -> str:
+    """The template with the columns' values in place of their names in braces; other braces stay.
+
+    Values are never looked at again, so that a `{question}` in one remains what it is.
+    """
+    return _PLACEHOLDER.sub(lambda found: columns.get(found[1], found[0]), template)
+
+
+def placeholders(template: str, columns: Collection[str]) -> set[str]:
+    """The columns whose placeholders a template has."""
+    return {name for name in _PLACEHOLDER.findall(template) if name in columns}

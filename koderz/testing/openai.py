@@ -1,10 +1,11 @@
-"""OpenAI's chat completions, as vLLM, llama.cpp and others also speak them. Source: OpenAI's API reference."""
+"""OpenAI's chat completions and responses. Source: OpenAI's API reference."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from koderz.models.clients import packed, responses, translated
 from koderz.testing.wire import (
     CREATED,
     Json,
@@ -15,8 +16,9 @@ from koderz.testing.wire import (
     messages_of,
     pieces_of,
     sampling_of,
+    text_of,
 )
-from koderz.types import Completion
+from koderz.types import Completion, Reply
 
 TYPES: Mapping[int, str] = {
     401: "invalid_request_error",
@@ -124,3 +126,33 @@ def _finish(completion: Completion) -> str:
 
 def _error(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> Json:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class ResponsesWire(OpenAIWire):
+    """The responses API. Errors, keys and unknown models are handled as in chat completions."""
+
+    def parse(self, body: Json, headers: Mapping[str, str]) -> Request:
+        messages = [message for message in translated(packed("responses", body)).messages if message["role"] != "tools"]
+        return Request(
+            kind=self.kind,
+            model=str(body["model"]),
+            messages=tuple({"role": one["role"], "content": text_of(one["content"])} for one in messages),
+            sampling=sampling_of(body, max_tokens=("max_output_tokens",)),
+            stream=bool(body.get("stream", False)),
+            body=body,
+            headers=headers,
+        )
+
+    def reply(self, request: Request, completion: Completion) -> Json:
+        reply = Reply(
+            int(request.digest, 16),
+            completion.text,
+            reasoning=completion.reasoning,
+            tokens_in=completion.tokens_in,
+            tokens_out=completion.tokens_out,
+            finish_reason=completion.finish_reason,
+        )
+        return {**responses.answer(reply, request.body), "created_at": CREATED}
+
+    def stream(self, request: Request, completion: Completion) -> Sequence[bytes]:
+        return [*responses.events(self.reply(request, completion))]

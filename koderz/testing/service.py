@@ -13,8 +13,8 @@ import orjson
 from koderz.errors import Fault, KoderzError
 from koderz.testing import anthropic, ollama, openai
 from koderz.testing.faults import Faults
+from koderz.testing.openai import ResponsesWire
 from koderz.testing.replies import Answer, NoReply, empty, truncated, with_reasoning_inline
-from koderz.testing.responses import ResponsesWire
 from koderz.testing.wire import Json, Request, Wire
 from koderz.types import Completion
 

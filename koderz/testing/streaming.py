@@ -20,8 +20,8 @@ from aiohttp import web
 
 from koderz.errors import KoderzError
 from koderz.testing.faults import Faults
-from koderz.testing.loopback import LoopbackServer, lowered
 from koderz.testing.openai import models_list
+from koderz.testing.server import LoopbackServer, lowered
 from koderz.testing.service import BROKEN
 from koderz.testing.wire import bearer_token, event
 

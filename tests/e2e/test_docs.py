@@ -26,7 +26,7 @@ from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, LOGS, PAGES, ROOT, Reader, blocks, written
 from tests.forks import forks
-from tests.koderz.analysis.logs import writers
+from tests.koderz.systems.publishing.logs import writers
 from tests.loopback_modal import ModalServer
 
 MODELS = ("gpt-6-luna", "qwen3-coder:30b", "my-model")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from koderz.systems.memory.tools import TOOLS
 from koderz_tracker.memory import Draft
 from koderz_tracker.memory.store import Store
-from koderz_tracker.memory.tools import TOOLS
 from tests.conftest import PATIENCE, Shell
 from tests.forks import forks
 

@@ -16,7 +16,7 @@ import pytest
 from koderz.engines.owners import schema_of
 from tests.conftest import PATIENCE, served
 from tests.e2e.pages import ROOT
-from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS, OF_COLOURS
+from tests.koderz.systems.reports.test_browser import CHROMIUM, FLAGS, OF_COLOURS
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ import pytest
 
 from koderz_tracker.records import Finished
 from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for
-from tests.koderz.analysis.report.test_browser import CHROMIUM, FLAGS
+from tests.koderz.systems.reports.test_browser import CHROMIUM, FLAGS
 from tests.tracker.builders import attempt, fault, judged
 from tests.tracker.sinks.mlflow_world import SHARED, experiments, new_plan, project, record, seen
 

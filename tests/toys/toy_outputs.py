@@ -9,7 +9,7 @@ from typing import IO, Any
 from koderz.analysis.blocks import Text
 from koderz.analysis.compare import Compared
 from koderz.analysis.formats import Stories, folder_format
-from koderz.analysis.report.sections import Section
+from koderz.analysis.sections import Section
 from koderz_tracker.parts import Part
 from koderz_tracker.records import Experiment, Fault, Plan, Record
 from koderz_tracker.results import Result

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.members import Extensible
+from koderz_tracker.registry import Extensible
 
 
 class Shop(Extensible):

@@ -26,8 +26,17 @@ from koderz_tracker.files import refuse_linked_database
 from koderz_tracker.memory import maintenance, sql
 from koderz_tracker.memory.claims import PREFIX, marked
 from koderz_tracker.memory.detail import lesson_of
-from koderz_tracker.memory.interchange import drafts_of
-from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
+from koderz_tracker.memory.memories import (
+    CATEGORIES,
+    TYPES,
+    Draft,
+    InvalidMemory,
+    Memory,
+    as_memory,
+    choose,
+    drafts_of,
+    moment,
+)
 from koderz_tracker.memory.search import SearchHit, by_likeness, ranked, search
 from koderz_tracker.memory.store import Filter, Progress, Store
 from koderz_tracker.memory.vectors import Vectors

@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from koderz_tracker.memory import sql
+from koderz_tracker.memory.detail import about_of, apart, happened_in, name_of, statement_of
 from koderz_tracker.memory.memories import Memory
 from koderz_tracker.memory.store import Filter, Narrowed, Store
-from koderz_tracker.memory.things import about_of, apart, happened_in, name_of, statement_of
 from koderz_tracker.memory.vectors import Vectors
 
 Ranking = Literal["full", "newest"]

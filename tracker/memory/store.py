@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from koderz_tracker.memory import sql
 from koderz_tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
+from koderz_tracker.memory.detail import about_of, gist_of, happened_in, merged, name_of
 from koderz_tracker.memory.memories import (
     Draft,
     Memory,
@@ -30,7 +31,6 @@ from koderz_tracker.memory.memories import (
     ready,
     says_the_same,
 )
-from koderz_tracker.memory.things import about_of, gist_of, happened_in, merged, name_of
 from koderz_tracker.records import now
 from koderz_tracker.scrubber import Scrubber
 

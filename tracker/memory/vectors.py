@@ -20,8 +20,8 @@ import orjson
 
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory import sql
+from koderz_tracker.memory.detail import GIST, gist_of
 from koderz_tracker.memory.store import Narrowed, Store
-from koderz_tracker.memory.things import GIST, gist_of
 from koderz_tracker.registry import find
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.members import Extensible
-from koderz_tracker.registry import find, names_in
+from koderz_tracker.registry import Extensible, find, names_in
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Plan, Record

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.blocks import Table
-from koderz.analysis.report.sections import Content, Section, Spread, Spreads
+from koderz.analysis.sections import Content, Section, Spread, Spreads
 from koderz_tracker.records import Plan
 from koderz_tracker.results import Result
 from koderz_tracker.summary import ArmResults, Summary, summarize

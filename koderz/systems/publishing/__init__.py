@@ -1,4 +1,4 @@
-"""The system `publishing`: whole runs for others and redone by them, registries of results, and judges' calibration."""
+"""The system `publishing`: runs for others and redone by them, registries, other tools' logs, judges' calibration."""
 
 from __future__ import annotations
 
@@ -22,4 +22,5 @@ SYSTEM = System(
         "hf": f"{_HERE}.registries:HF",
         "inspect": f"{_HERE}.eval_logs:inspect",
     },
+    logs={"logs": f"{_HERE}.logs:reader_of"},
 )

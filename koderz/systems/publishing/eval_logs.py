@@ -16,9 +16,9 @@ from typing import Any
 from koderz._version import __version__
 from koderz.analysis.conversation import chat_of, chat_reply
 from koderz.analysis.formats import folder_format
-from koderz.analysis.logs.files import zip_module
-from koderz.analysis.logs.inspect_ai import ASKED, OWN
 from koderz.analysis.story import Story, planned_of, told_frames
+from koderz.systems.publishing.logs.files import zip_module
+from koderz.systems.publishing.logs.inspect_ai import ASKED, OWN
 from koderz_tracker.files import whole_file
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import Call, Experiment, Fault, Plan

@@ -19,7 +19,7 @@ from koderz.suites.choices import LETTERS, listed
 from koderz.suites.dataset import Row
 from koderz.suites.metrics import UNREAD, Graded, OwnMetric
 from koderz.suites.suite import JudgeContext, Suite, SuiteSource, digest_of_rows
-from koderz.suites.templates import fill, placeholders
+from koderz.suites.tables import fill, placeholders
 from koderz.systems.questions.apart import SHORT, Reader
 from koderz.systems.questions.judging import Factual, Judged
 from koderz.systems.questions.options import QaOptions, QuestionOptions

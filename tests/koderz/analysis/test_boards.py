@@ -13,7 +13,7 @@ from koderz.analysis.boards import make_board, verify_board
 from koderz.analysis.compare import compare_runs
 from koderz.cli import app
 from koderz.errors import KoderzError
-from tests.koderz.analysis.logs.writers import inspect_eval, swe_bench_submission
+from tests.koderz.systems.publishing.logs.writers import inspect_eval, swe_bench_submission
 
 PUBLISHED = [
     # of SWE-bench #621: how many of 500 are resolved, and McNemar's p against the first

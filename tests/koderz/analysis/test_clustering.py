@@ -16,7 +16,7 @@ from koderz.analysis.logs import read_log
 from koderz.cli import app
 from koderz.errors import KoderzError
 from koderz.runs.imports import import_log
-from tests.koderz.analysis.logs.writers import (
+from tests.koderz.systems.publishing.logs.writers import (
     human_eval,
     inspect_archive,
     inspect_header,

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from koderz.analysis.conversation import shortened, told_asked, told_reply, told_results
-from koderz.analysis.report.stories import _blocks
 from koderz.analysis.story import Experiments, Story
 from koderz.cli.show import tell
 from koderz.models.clients import packed
+from koderz.systems.reports.stories import _blocks
 from koderz.systems.rollouts.results.screen import _record_lines
 from koderz.testing import a_journal
 from koderz_tracker.records import Call, Once

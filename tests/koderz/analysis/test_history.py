@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koderz.analysis.history import _figure, history_of
+from koderz.analysis.forecast import _figure, history_of
 from koderz.models import Price
 from koderz.plans.estimate import Cells, Estimate, estimate
 from koderz.plans.plan import Plan

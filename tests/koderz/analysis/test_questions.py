@@ -15,11 +15,11 @@ from koderz.analysis.compare import compare_runs
 from koderz.analysis.memories import Chosen, recalled_runs
 from koderz.analysis.questions import best, compare, find, hardest, lessons, tried
 from koderz.errors import KoderzError
+from koderz.systems.memory.tools import TOOLS, read_arguments
 from koderz_tracker.memory import open_cortex
 from koderz_tracker.memory.cortex import QUESTIONS
 from koderz_tracker.memory.memories import draft_of
 from koderz_tracker.memory.store import Store
-from koderz_tracker.memory.tools import TOOLS, read_arguments
 from tests.koderz.analysis.builders import write
 from tests.koderz.analysis.remembered import experiment, remember, run_id
 

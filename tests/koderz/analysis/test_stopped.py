@@ -19,13 +19,13 @@ from koderz.analysis.gates import Gates, caution_on, ruling
 from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import Side, matched, sides_of
-from koderz.analysis.report.panels import decision_charts
-from koderz.analysis.report.versus import comparisons
-from koderz.analysis.report.view import View
 from koderz.analysis.runs import Run, load_summary
 from koderz.analysis.sequential import interval_of, p_of
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.estimates import gain_of
+from koderz.systems.reports.panels import decision_charts
+from koderz.systems.reports.versus import comparisons
+from koderz.systems.reports.view import View
 from koderz_tracker.sequences import STOPS, SettledOrder
 from tests.koderz.analysis import builders
 

@@ -152,7 +152,7 @@ def test_reading_commands_work_in_an_untrusted_folder(command: Command, koderz: 
     ],
 )
 def test_endless_file_is_one_line(command: Command, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.cli.memory._LARGEST", MB)
+    monkeypatch.setattr("koderz.systems.memory.commands._LARGEST", MB)
     monkeypatch.setattr("koderz.suites.dataset.LONGEST", MB)
 
     done = command(*words.split(), code=2)

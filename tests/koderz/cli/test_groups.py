@@ -81,7 +81,7 @@ def test_benchmark_alone_is_short_usage_with_three_examples(command: Command) ->
     assert len(done.err.splitlines()) <= 20
     assert max(map(len, done.err.splitlines())) <= 80
     assert set(re.findall(r"\w+", done.err.partition("Commands:")[2].partition("\n\n")[0])) == {
-        *("resume", "retry", "rescore", "cancel", "watch", "calibrate"),
+        *("resume", "retry", "rescore", "cancel", "watch", "calibrate", "report"),
         *benchmark.COMMANDS,
     }
 
@@ -196,7 +196,10 @@ def test_range_may_stand_before_or_after_its_options(
     [
         ("koderz ", {*ALIASES, *(name for name in COMMANDS if " " not in name)}),
         ("koderz be", {"benchmark"}),
-        ("koderz benchmark ", {"resume", "retry", "rescore", "cancel", "watch", "calibrate", *benchmark.COMMANDS}),
+        (
+            "koderz benchmark ",
+            {"resume", "retry", "rescore", "cancel", "watch", "calibrate", "report", *benchmark.COMMANDS},
+        ),
         ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
         ("koderz benchmark 0 10 --mo", {"--model", "--mode", "--model-option"}),
         ("koderz run --max-i", {"--max-iterations"}),

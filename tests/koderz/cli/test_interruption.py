@@ -50,8 +50,8 @@ _SLOW = [
     ("benchmark 0 1 -m simulated", "asyncio"),
     ("benchmark 0 1 -m simulated", "koderz.runs.session"),
     ("benchmark compare", "koderz.analysis.compare"),
-    ("memory serve", "koderz.cli.memory"),
-    ("mcp serve", "koderz.cli.mcp"),
+    ("memory serve", "koderz.systems.memory.commands"),
+    ("mcp serve", "koderz.systems.memory.mcp"),
     ("memory serve", "mcp.server.stdio"),
     ("memory serve --http 127.0.0.1:0", "uvicorn.server"),
 ]

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from koderz.experiments.budget import Budget, CapReached
-from koderz.experiments.costs import Estimate
+from koderz.experiments.budget import Budget, CapReached, Estimate
 
 
 async def spend(budget: Budget, estimate: float, cost: float, seconds: float = 0.0) -> float:

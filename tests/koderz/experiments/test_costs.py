@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from koderz.experiments.budget import CapReached, ExperimentCapReached
+from koderz.experiments.budget import ESTIMATED, CapReached, ExperimentCapReached, Gauge, request_of
 from koderz.experiments.calls import Caller
-from koderz.experiments.costs import ESTIMATED, Gauge, request_of
 from koderz.experiments.lines import Ask
 from koderz.models import Price
 from koderz.models.tariffs import Tier

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from koderz.models.accounts import RateAccount, account_name, accounts_folder
 from koderz.models.endpoints import Rates
+from koderz.models.limiter import RateAccount, account_name, accounts_folder
 from koderz.models.rates import Booking, RateLimit
 
 RATES = Rates(rpm=600)  # ten may go at once
@@ -20,7 +20,7 @@ RATES = Rates(rpm=600)  # ten may go at once
 BOOKING = """
 import sys, time
 from pathlib import Path
-from koderz.models.accounts import RateAccount
+from koderz.models.limiter import RateAccount
 from koderz.models.endpoints import Rates
 from koderz.models.rates import Booking
 

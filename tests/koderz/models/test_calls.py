@@ -12,8 +12,8 @@ import pytest
 
 from koderz.errors import FatalFault, Fault, ReplyTimedOut, Unreachable
 from koderz.models import Price
+from koderz.models.faults import LONGEST_WAIT, retry_after
 from koderz.models.transport import MAX_BYTES
-from koderz.models.waits import LONGEST_WAIT, retry_after
 from koderz.types import Message, Sampling
 
 from .conftest import Clock, Models

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from koderz.models.accounts import RateAccount
 from koderz.models.endpoints import Rates
 from koderz.models.faults import Retryable
-from koderz.models.limiter import Limiter
+from koderz.models.limiter import Limiter, RateAccount
 from koderz.models.rates import RateLimit
 
 from .conftest import Clock

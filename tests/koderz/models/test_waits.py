@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koderz.models.waits import LONGEST_WAIT, longest
+from koderz.models.faults import LONGEST_WAIT, longest
 
 
 def test_wait_of_nothing_is_a_wait() -> None:

@@ -14,7 +14,7 @@ from koderz.analysis import statistics
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.compare import Compared
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
-from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
+from koderz.analysis.sections import Content, Curve, Curves, Section, SideBySide
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.checkpoint import State
 from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES, About, Gain

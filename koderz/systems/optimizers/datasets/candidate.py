@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from koderz.suites.reviews import json_object
-from koderz.suites.templates import fill, placeholders
+from koderz.suites.tables import fill, placeholders
 from koderz.systems.optimizers.datasets.cut import normalised, shingles
 from koderz.types import Message
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import PromptTooLong
 from koderz.suites.metrics import UNREAD, Graded, Unread
-from koderz.suites.templates import fill
+from koderz.suites.tables import fill
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.candidate import Candidate, Template, read_object
 from koderz.systems.optimizers.datasets.options import STALE, SearchOptions, kept_back, minibatch_size

@@ -20,8 +20,7 @@ from koderz.suites.dataset import Row
 from koderz.suites.labels import Labels
 from koderz.suites.metrics import LabelMetric, Metric, NumberMetric, OwnMetric, TextMetric
 from koderz.suites.options import require_no_column
-from koderz.suites.tables import KINDS, kind_of, read_rows
-from koderz.suites.templates import placeholders
+from koderz.suites.tables import KINDS, kind_of, placeholders, read_rows
 from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
 from koderz.systems.optimizers.datasets.options import DatasetOptions

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from koderz.suites.metrics import Metric
-from koderz.suites.templates import fill
+from koderz.suites.tables import fill
 from koderz.types import Message
 
 SplitName = Literal["train", "validation", "test"]

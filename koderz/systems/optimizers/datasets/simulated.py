@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from koderz.suites.scorers import squad_f1
-from koderz.suites.templates import placeholders
+from koderz.suites.tables import placeholders
 from koderz.systems.optimizers.datasets.payload import Dataset, Item
 from koderz.types import Message
 from koderz_tracker.messages import text_of

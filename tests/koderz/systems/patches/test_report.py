@@ -10,11 +10,11 @@ import pytest
 import koderz
 from koderz.analysis.blocks import Table
 from koderz.analysis.comparison import comparison_blocks
-from koderz.analysis.report.charts import spreads, strips
-from koderz.analysis.report.sections import Spread, Spreads
 from koderz.analysis.runs import Run
+from koderz.analysis.sections import Spread, Spreads, strips
 from koderz.systems.patches.report import contents
 from koderz.systems.patches.screen import told_of
+from koderz.systems.reports.charts import spreads
 from koderz_tracker.results import Result
 from tests.koderz.analysis import builders
 

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.formats import own_format, write_own
-from koderz.analysis.logs.files import unzipped
 from koderz.analysis.runs import load_run
+from koderz.systems.publishing.logs.files import unzipped
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.measures import Headline, Measure
 from tests.koderz.analysis.test_conversation import COMMAND, OUTPUT, RULES, calls, each_wire

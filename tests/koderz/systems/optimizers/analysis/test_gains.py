@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from koderz.analysis.blocks import Table, Text
-from koderz.analysis.report import write_report
-from koderz.analysis.report.sections import Curves, SideBySide, sections_of
 from koderz.analysis.runs import load_run
+from koderz.analysis.sections import Curves, SideBySide, sections_of
 from koderz.analysis.statistics import score_test
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis import report as optimizer_report
@@ -21,6 +20,7 @@ from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_
 from koderz.systems.optimizers.analysis.part import OPTIMIZE
 from koderz.systems.optimizers.analysis.report import compare_optimizers, section_of
 from koderz.systems.optimizers.analysis.trials import Trial
+from koderz.systems.reports.page import write_report
 from koderz.testing import a_journal, a_model
 from koderz_tracker.journal import NAME
 from koderz_tracker.memory import Memory

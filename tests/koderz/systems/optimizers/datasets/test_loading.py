@@ -18,7 +18,7 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import add_dataset, load_suite
 from koderz.suites.suite import SuiteSource
-from koderz.suites.templates import fill
+from koderz.suites.tables import fill
 from koderz.systems.optimizers.datasets.generated import GENERATED, _drawn
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset

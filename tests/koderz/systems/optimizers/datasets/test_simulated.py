@@ -12,7 +12,7 @@ import pytest
 
 from koderz.suites.reviews import json_object
 from koderz.suites.suite import SuiteSource
-from koderz.suites.templates import fill
+from koderz.suites.tables import fill
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import Dataset, Item
 from koderz.systems.optimizers.datasets.simulated import RULES, SimulatedReader
