@@ -195,16 +195,20 @@ _FOLDERS = {
 _STATUS = Path("/var/lib/dpkg/status")
 
 
-@cache
 def host_image() -> UnpackedImage:
     """The root of this machine's programs. Its folder is made once. Raises OSError where the disk refuses."""
+    return _host_image(kept_folder())
+
+
+@cache
+def _host_image(kept: Path) -> UnpackedImage:
     folders = [Path(folder) for folder in userland.system_folders() if not Path(folder).is_symlink()]
     digest = hashlib.sha256(repr((os.getuid(), userland.python())).encode())
     for path in (_STATUS, Path("/etc/ld.so.cache"), Path("/usr/bin"), Path("/usr/local/bin"), *folders):
         if path.exists():
             digest.update(f"{path} {path.stat().st_mtime_ns}\0".encode())
     own = digest.hexdigest()[:32]
-    root = kept_folder() / f"host-{own}"
+    root = kept / f"host-{own}"
     if not root.is_dir():
         draft = root.with_name(f"{root.name}.{os.getpid()}")
         remove(draft)

@@ -15,18 +15,8 @@ from koderz.systems.rollouts.environments.trees import prepared
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.workspaces import git
-from koderz.systems.workspaces.built import kept_folder
-from koderz.systems.workspaces.hosted import host_image
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.grading.test_grading import TASK, Grading
-
-
-@pytest.fixture(autouse=True)
-def host_of_cache() -> Iterator[None]:
-    """Forgets this machine's image if it lies in a test's own cache: what is built upon it may outlive that."""
-    yield
-    if host_image.cache_info().currsize and not host_image().root.is_relative_to(kept_folder()):
-        host_image.cache_clear()
 
 
 @pytest.fixture(scope="module")
