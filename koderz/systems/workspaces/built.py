@@ -63,37 +63,41 @@ def kept_folder() -> Path:
 def find_built(name: str) -> UnpackedImage | None:
     """The environment of that name; None where it isn't built. It stays for as long as this process lives."""
     folder = kept_folder() / name.removeprefix(NAMES)
-    if not (folder / "about.json").is_file():
+    if _whole(folder) is None:
         return None
     _hold(folder)
-    try:
-        about = msgspec.json.decode((folder / "about.json").read_bytes(), type=_About)
-    except (OSError, msgspec.MsgspecError):  # it was removed before it was held
+    if (about := _whole(folder)) is None:  # it was removed before it was held
+        os.close(_held.pop(folder))
         return None
     with contextlib.suppress(OSError):
         os.utime(folder / "about.json")
-    over = tuple(folder / layer for layer in about.layers)
-    digest, root = f"sha256:{folder.name}", Path(about.base)
-    if not root.is_dir():
-        return None
     return UnpackedImage(
         name,
-        digest,
+        f"sha256:{folder.name}",
         Path(about.source),
         about.workdir,
         about.environment,
         about.user,
-        root,
-        over=over,
+        Path(about.base),
+        over=tuple(folder / layer for layer in about.layers),
         hosted=tuple(about.hosted),
     )
+
+
+def _whole(folder: Path) -> _About | None:
+    """What is kept of an environment; None where it isn't built, or the image that it stands on is gone."""
+    try:
+        about = msgspec.json.decode((folder / "about.json").read_bytes(), type=_About)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return about if Path(about.base).is_dir() else None
 
 
 @contextmanager
 def building(digest: str) -> Iterator[Path | None]:
     """An empty folder to build an environment in; None where it is built already. Others wait until it is left."""
     folder = kept_folder() / digest
-    if (folder / "about.json").is_file():
+    if _whole(folder):
         yield None
         return
     try:
@@ -104,10 +108,10 @@ def building(digest: str) -> Iterator[Path | None]:
     draft = folder.with_name(f"{digest}.part")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if (folder / "about.json").is_file():  # by the process that was waited for
+        if _whole(folder):  # by the process that was waited for
             yield None
             return
-        for left in (draft, folder):  # of a process that was killed
+        for left in (draft, folder):  # of a process that was killed, or on an image that is gone
             remove(left)
         draft.mkdir(mode=0o700)
         yield draft

@@ -1,0 +1,40 @@
+"""Environments that are kept once they are built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from koderz.systems.workspaces import built
+from koderz.systems.workspaces.images import UnpackedImage
+
+
+def sealed(root: Path) -> None:
+    """Builds an environment without lines over an image whose root is there."""
+    with built.building("one") as draft:
+        assert draft
+        built.seal("one", draft, [], UnpackedImage("base", "sha256:base", Path("/"), "/work", {}, "", root))
+
+
+def test_environment_whose_image_is_gone_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built, "cache_folder", lambda: tmp_path / "cache")
+    sealed(tmp_path / "gone")
+    assert built.find_built("one") is None
+
+    sealed(tmp_path)
+
+    found = built.find_built("one")
+    assert found
+    assert found.root == tmp_path
+    with built.building("one") as draft:
+        assert draft is None
+
+
+def test_image_of_this_machine_lies_in_the_cache_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = []
+    for name in ("a", "b"):
+        monkeypatch.setattr(built, "cache_folder", lambda name=name: tmp_path / name)
+        roots.append(built.host_image().root)
+
+    assert [root.is_relative_to(tmp_path / name) for root, name in zip(roots, "ab", strict=True)] == [True, True]
