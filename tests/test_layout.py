@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import cache
@@ -53,6 +54,12 @@ def test_conditional_expressions_hold_no_other() -> None:
 def test_modules_directly_in_koderz_are_few() -> None:
     found = [path.name for path in (ROOT / "koderz").glob("*.py")]
     assert 0 < len(found) <= MOST_MODULES
+
+
+def test_files_that_the_architecture_names_are_there() -> None:
+    named = re.findall(r"`((?:koderz|tracker)/[^`]+\.py)`", (ROOT / "docs/explanation/architecture.md").read_text())
+    assert len(named) >= 10
+    assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
 def test_imports_run_down_the_floors_and_in_no_circle() -> None:
