@@ -85,7 +85,7 @@ def find_built(name: str) -> UnpackedImage | None:
 
 
 def _whole(folder: Path) -> _About | None:
-    """What is kept of an environment; None where it isn't built, or the image that it stands on is gone."""
+    """The record of an environment; None where it isn't built, or the image that it stands on is gone."""
     try:
         about = msgspec.json.decode((folder / "about.json").read_bytes(), type=_About)
     except (OSError, msgspec.MsgspecError):
