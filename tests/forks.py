@@ -38,8 +38,10 @@ koderz.systems.long_context.recursive koderz.systems koderz.systems.rollouts kod
 koderz.systems.patches koderz.systems.serving koderz.systems.rollouts.agents koderz.systems.optimizers.solvers
 koderz.systems.code koderz.systems.code.extraction koderz.systems.optimizers.datasets koderz.systems.long_context
 koderz.systems.long_context.browsecomp_plus koderz.systems.long_context.ruler koderz.systems.long_context.oolong
-koderz.systems.optimizers.analysis koderz.systems.publishing koderz.systems.reports
-koderz_tracker
+koderz.systems.optimizers.analysis koderz.systems.publishing koderz.systems.reports koderz.systems.memory
+koderz.systems.rollouts.tasks koderz.systems.rollouts.environments koderz.systems.rollouts.dockerfiles
+koderz.systems.rollouts.workspaces koderz.systems.rollouts.grading koderz.systems.rollouts.checking
+koderz.systems.rollouts.results koderz.systems.rollouts.commands koderz.systems.rollouts.helps koderz_tracker
 """
 MODULES = """
 _strptime certifi modal koderz.systems.modal.admin koderz.systems.modal.engine koderz.sandbox.contained

@@ -191,6 +191,8 @@ def test_deletion_of_publishing_leaves_out_its_commands_and_formats(without: Cal
     refused = koderz.run("compare", "latest", "log.eval", code=2)
     assert refused.startswith("koderz: 'log.eval' is no run")
     assert len(refused.splitlines()) == 1
+    (koderz.folder / "benchmark_results/log.eval").write_bytes(b"PK\x03\x04")
+    koderz.run("show", "latest")
 
 
 def test_deletion_of_reports_leaves_out_their_command(without: Callable[..., Copy]) -> None:
@@ -202,7 +204,7 @@ def test_deletion_of_reports_leaves_out_their_command(without: Callable[..., Cop
     assert "report, " not in koderz.run("--help")
 
 
-def test_deletion_of_memory_leaves_the_store_and_out_its_commands(without: Callable[..., Copy]) -> None:
+def test_deletion_of_memory_leaves_out_its_commands_but_not_the_store(without: Callable[..., Copy]) -> None:
     koderz = without("memory")
     koderz.run(*RUNS["code"], "--sink", "memory", "--wait")
     assert (koderz.folder / "benchmark_results/memory.db").exists()
@@ -210,6 +212,9 @@ def test_deletion_of_memory_leaves_the_store_and_out_its_commands(without: Calla
         refused = koderz.run(command, "serve", code=2)
         assert f"No such command '{command}'" in refused
         assert len(refused.splitlines()) == 1
+    refused = koderz.run("helps", "--memory", "benchmark_results", "--dry-run", code=2)
+    assert "it is served by the system memory, which this installation of koderz lacks" in refused
+    assert len(refused.splitlines()) == 1
 
 
 def test_deletion_of_workspaces_leaves_out_what_stands_on_them(without: Callable[..., Copy]) -> None:

@@ -1,1 +1,1 @@
-"""Analysis of results: reading runs back, statistics, comparison, difficulty, failures, stories, export and report."""
+"""Analysis of results: reading runs and logs back, statistics, comparison, difficulty, failures, stories, export."""

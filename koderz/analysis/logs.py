@@ -1,9 +1,11 @@
-"""Logs of other tools as runs, which systems read: each tells by its content what it can read."""
+"""Logs of other tools as runs. Systems read them, and tell by a file's content which they know."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -23,7 +25,7 @@ UNNAMED = "(not named) "
 
 
 class Log(Protocol):
-    """A log that was read from a path."""
+    """A log that was read from a path; `koderz.analysis.reader.summary_of_document` makes a summary of rows."""
 
     def summary(self, path: Path) -> Summary:
         """The log as a run's summary. Raises KoderzError where it has no sample."""
@@ -47,14 +49,20 @@ def read_log(path: Path) -> Summary | None:
 def reader_of(path: Path) -> Reader | None:
     """The function that reads a file or folder as a log; None where no system knows one.
 
-    Raises KoderzError for what is a log and has no verdicts, such as a trajectory.
+    Systems open only files whose names end as their logs do: to close the memory store's file would end the locks that
+    this process has on it. Raises KoderzError for what is a log and has no verdicts, such as a trajectory.
     """
-    return next((reader for each in _finders() if (reader := each(path))), None)
+    return next((reader for each in _finders(tuple(sys.path)) if (reader := each(path))), None)
 
 
 @cache
-def _finders() -> list[Callable[[Path], Reader | None]]:
-    return [required("logs", name) for name in names_of("logs")]
+def _finders(_path: tuple[str, ...]) -> list[Callable[[Path], Reader | None]]:
+    """The functions that systems add. One that can't be loaded is left out."""
+    found = []
+    for name in names_of("logs"):
+        with suppress(KoderzError):
+            found.append(required("logs", name))
+    return found
 
 
 def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
@@ -67,7 +75,7 @@ def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
             continue
         path = folder / name
         try:
-            is_log = path.suffix == ".eval" or reader_of(path) is not None
+            is_log = (path.suffix == ".eval" and bool(_finders(tuple(sys.path)))) or reader_of(path) is not None
         except KoderzError:
             is_log = True
         if is_log:

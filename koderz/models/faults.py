@@ -23,7 +23,7 @@ from koderz.errors import FatalFault, Fault
 from koderz.models.outcomes import CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 LONGEST_WAIT = 300.0  # seconds; what a server asks for beyond is not waited for at once
 _IN_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")  # OpenAI's and Azure's, finer than `Retry-After`

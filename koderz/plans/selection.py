@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.plans.arms import Arm
-from koderz.settings.schema import Settings
 from koderz.solvers.handles import OPENED
 from koderz.suites import task_digest
 from koderz.suites.clusters import linked
-from koderz.types import Task
 from koderz_tracker.files import MB, read_all
 
 if TYPE_CHECKING:
+    from koderz.plans.arms import Arm
     from koderz.settings.schema import Settings
     from koderz.types import Task
 

@@ -37,9 +37,6 @@ from koderz_tracker.scrubber import Scrubber
 
 
 def _as_class(found: object, name: str) -> type[Suite]:
-    if isinstance(found, type) and issubclass(found, Suite):
-        return found
-
     return suite_class_of(found, f"the suite {name}")
 
 

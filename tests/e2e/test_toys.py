@@ -312,6 +312,17 @@ def test_arms_are_compared_with_the_baseline_that_they_name(koderz: Shell, insta
     assert "gates judge one candidate" in refused.err
 
 
+def test_logs_of_another_tool_are_compared(koderz: Shell, installed: Mapping[str, str]) -> None:
+    for name, wrong in (("a", 9), ("b", 0)):
+        lines = [f"word-{number} {'wrong' if number < wrong else 'right'}" for number in range(12)]
+        (koderz.folder / f"{name}.tally").write_text("\n".join(lines))
+
+    found = json.loads(koderz("compare", "a.tally", "b.tally", "--json", env=installed).out)
+
+    assert [found[side]["success_rate"] for side in "ab"] == [25.0, 100.0]
+    assert "'a.tally' is no run" in koderz("compare", "a.tally", "b.tally", code=2).err
+
+
 def test_resume_on_an_engine_that_lacks_a_need_is_one_line(koderz: Shell, installed: Mapping[str, str]) -> None:
     koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
     suite = Path(installed["PYTHONPATH"].partition(os.pathsep)[0]) / "toy_suite.py"

@@ -1,4 +1,4 @@
-"""Outputs of runs of toys: a part of the summary and its section, a comparison, files, and two export formats."""
+"""Outputs of runs of toys: a part of the summary and its section, a comparison, files, export formats, a log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import IO, Any
 from koderz.analysis.blocks import Text
 from koderz.analysis.compare import Compared
 from koderz.analysis.formats import Stories, folder_format
+from koderz.analysis.reader import summary_of_document
 from koderz.analysis.sections import Section
 from koderz_tracker.parts import Part
 from koderz_tracker.records import Experiment, Fault, Plan, Record
@@ -77,3 +78,23 @@ class Book:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         results = [each for arm in summary.arms.values() for each in arm.results]
         self._path.write_text("".join(f"{each.problem_id}\n" for each in results if each.success))
+
+
+class Tally:
+    """A log of another tool: a file `*.tally` with a line for each word, and whether it was spelt right."""
+
+    def __init__(self, path: Path) -> None:
+        self._words = dict(line.split() for line in path.read_text().splitlines())
+
+    def summary(self, path: Path) -> Summary:
+        results = [
+            {"problem_id": word, "success": said == "right", "solver": "tally"} for word, said in self._words.items()
+        ]
+        return summary_of_document({"mode": "imported", "arms": {"tally": {"results": results}}}, path)
+
+    def values(self, field_name: str, path: Path) -> dict[str, str]:
+        return {}
+
+
+def tally_of(path: Path) -> type[Tally] | None:
+    return Tally if path.suffix == ".tally" else None

@@ -28,5 +28,6 @@ SYSTEM = System(
     summaries={"letters": "toy_outputs:LETTERS"},
     documents={"toy-book": "toy_outputs:Book"},
     formats={"replies": "toy_outputs:replies", "reply-files": "toy_outputs:reply_files"},
+    logs={"tally": "toy_outputs:tally_of"},
     checks={"toys": "toy_commands:check"},
 )

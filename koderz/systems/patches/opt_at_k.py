@@ -145,8 +145,6 @@ def _report(
 
 def _merged(ids: Sequence[str], reports: Sequence[Sequence[Path]], k: int) -> dict[str, Any]:
     """GSO's figures of the last attempts of each file, and the exact ones of all."""
-    import orjson
-
     from koderz.systems.patches.gso import exact_part, merged_report, review_part
 
     read = {path: orjson.loads(path.read_bytes()) for attempts in reports for path in attempts}

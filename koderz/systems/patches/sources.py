@@ -1,4 +1,7 @@
-"""Sources of tasks: the embedded repositories, or a user's file, recognised by its content."""
+"""Sources of tasks: the embedded repositories, or a user's file, recognised by its content.
+
+Published rows are those of GSO (gso-bench/gso, c89aecd) and of ISO-Bench (Lossfunk/ISO-Bench).
+"""
 
 from __future__ import annotations
 

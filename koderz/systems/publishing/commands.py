@@ -1,4 +1,4 @@
-"""`koderz publish`, `koderz pull` and `koderz verify`: whole runs for others, back, and redone offline."""
+"""`koderz publish`, `pull`, `verify` and `benchmark calibrate`: runs for others, back, redone, and their judges."""
 
 from __future__ import annotations
 

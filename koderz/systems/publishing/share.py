@@ -1,7 +1,8 @@
 """Publishes whole runs to a folder or an address, and pulls them from there, each file checked by its digest.
 
 A published run is its summary `RUN.json` and, in `RUN/`, its journal, its blobs and `SHA256SUMS`. The summary goes last
-and comes last, so a run is there whole or not at all. Addresses are those of fsspec.
+and comes last, so a run is there whole or not at all. Addresses are those of fsspec. What is published is a copy, with
+`[redacted]` in place of secrets, or without replies.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from koderz.suites.scorers import decimal_in
 from koderz.suites.suite import AskJudge
 from koderz.systems.questions.question import Question
 
-# Hendrycks et al., "Measuring mathematical problem solving with the MATH dataset" (2021), modeling/math_equivalence.py.
+# Answers in LaTeX are compared as the authors of MATH do: Hendrycks et al., "Measuring mathematical problem solving
+# with the MATH dataset" (2021), modeling/math_equivalence.py.
 
 _UNITS = "\\text{ "
 _END_OF_FORMULA = re.compile(r"(?<!\\)\$|\\[)\]]")

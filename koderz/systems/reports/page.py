@@ -1,4 +1,4 @@
-"""The report: runs as one self-contained page, whose policy lets only our own script run, all foreign text escaped."""
+"""The report: runs as one self-contained page, which runs our own script alone and escapes all foreign text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients of a judge's service, for the processes, threads and event loops of trainers."""
+"""Clients of a judge's service, for the processes, threads and event loops of trainers.
+
+`trl` makes rewards for the GRPOTrainer of TRL, which isn't imported here.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import tarfile_with_filters as tarfile
 from koderz.settings.paths import cache_folder
+from koderz.settings.systems import own_names
 from koderz.suites.keys import require_keys
 from koderz.systems.workspaces.folders import files_below, leads_out, made_whole
 
@@ -121,6 +122,8 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
                 for file in found
             )
         if kind == "memory" and (source / "memory.db").is_file():  # a store of koderz', which koderz serves
+            if "memory" not in own_names("commands"):
+                raise KoderzError(f"{said}: it is served by the system memory, which this installation of koderz lacks")
             files = {f"{source.name}/{each.name}": each for each in source.glob("memory.db*")}
             served = {"command": "koderz", "args": ["memory", "serve"]}
             return (_kept("mcp", f"{source.name}{revision}", files, served),)

@@ -1,4 +1,4 @@
-"""One request to a server that streams its completion, with the time of each part of the answer."""
+"""Requests to a server that streams its completions: one with the times of its parts, or a load of many."""
 
 from __future__ import annotations
 

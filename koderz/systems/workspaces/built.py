@@ -2,6 +2,7 @@
 
 A layer is what overlayfs' upper folder has once all lines were followed. It is sealed by a rename, shared by all
 commands that run over it, and never written to again. Who uses or builds one holds its lock, so that nobody removes it.
+Where the base image isn't here, this machine's programs are the root.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ def kept_folder() -> Path:
 def find_built(name: str) -> UnpackedImage | None:
     """The environment of that name; None where it isn't built. It stays for as long as this process lives."""
     folder = kept_folder() / name.removeprefix(NAMES)
-    if _whole(folder) is None:
-        return None
-    _hold(folder)
-    if (about := _whole(folder)) is None:  # it was removed before it was held
-        os.close(_held.pop(folder))
+    if about := _whole(folder):
+        _hold(folder)
+        about = _whole(folder)  # it may have been removed before it was held
+    if about is None:
+        if (descriptor := _held.pop(folder, None)) is not None:  # else this process would wait for itself to build it
+            os.close(descriptor)
         return None
     with contextlib.suppress(OSError):
         os.utime(folder / "about.json")
@@ -181,7 +183,8 @@ def _opened(folder: Path) -> int:
     return os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-# Its /usr lies below, read-only, and some of its /etc is copied; nobody's home, no /var, /opt or /srv is seen.
+# This machine's programs as a root: its /usr lies below, read-only, and some of its /etc is copied. Nobody's home is
+# seen, nor /var, /opt or /srv.
 
 HOST = "this-machine"
 """The name of that root among images."""

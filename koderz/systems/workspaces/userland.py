@@ -159,7 +159,7 @@ _OF_THE_START = ("PATH", "LD_", "GLIBC_", "MALLOC_")  # variables that `python3 
 
 
 class Interpreter:
-    """One that is ready."""
+    """The host's python3 with what a script needs loaded, from which the sandboxes that run it are forked."""
 
     def __init__(self, process: asyncio.subprocess.Process, orders: socket.socket) -> None:
         self._process, self._orders = process, orders

@@ -29,8 +29,8 @@ from koderz.systems.code.programs import FEEDBACK_CHARS, lesson_of
 from koderz.systems.code.tasks import as_python
 from koderz.types import Judging, Lesson, Message, Reply, Sampling, Task, Verdict
 
-# Such tests call the function with plain data, look at plain data, and reach for nothing of its process: no files, no
-# patches, no random numbers that both sides draw.
+# Tests that can be split call the function with plain data, look at plain data, and reach for nothing of its process:
+# no files, no patches, no random numbers that both sides draw.
 
 _MODULES = frozenset(
     [

@@ -34,7 +34,8 @@ from koderz.systems.code.programs import FEEDBACK_CHARS, lesson_of
 from koderz.types import Judging, Lesson, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.files import MB
 
-# The files are large: a task holds the place of its row, and its tests are read when a program is judged by them.
+# Rows are read without running anything that is in them. The files are large: a task holds the place of its row, and
+# its tests are read when a program is judged by them.
 
 _LONGEST = 1024 * MB  # of a line, and of the tests in it
 _CHECKED = 64 * MB  # of a file whose tests are all read at once, so that a broken row is found before anything is spent
@@ -320,7 +321,7 @@ class LiveCodeBench(ProgramSuite):
         line_offset: int = 0,  # noqa: ARG002
     ) -> Verdict:
         """Runs all tests on a whole program; after a failure of one that reads stdin, as plain processes too."""
-        cases = await _examples_of(task)
+        cases = await _tests_of(task)
         by_process = self.configuration.io == "process" and not cases.function
         outcome = await context.sandbox.judge(job_of(program, cases, context.limits, as_process=by_process))
         verdict = Verdict(
@@ -358,7 +359,7 @@ class LiveCodeBench(ProgramSuite):
         return trimmed(shown.message, FEEDBACK_CHARS)
 
 
-async def _examples_of(task: ContestTask) -> Cases:
+async def _tests_of(task: ContestTask) -> Cases:
     """The task's tests. Raises Fault where they can't be read: that is nobody's verdict."""
     try:
         return await asyncio.to_thread(task.payload.cases)

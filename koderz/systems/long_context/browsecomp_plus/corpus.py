@@ -94,10 +94,10 @@ def read_about(
     return made, Sought(query, answer, evidence)
 
 
-# Every thing in it has a document of its own, which names others: its founder, its birthplace, its river. A question
-# goes from one to the next (the birthplace of the founder of the institute that awards a prize), so that the answer
-# follows from the world and stands in no model's memory. Names are unlike each other and never described by other
-# words: it is easier than BrowseComp-Plus.
+# Every thing of the made-up world has a document of its own, which names others: its founder, its birthplace, its
+# river. A question goes from one to the next (the birthplace of the founder of the institute that awards a prize), so
+# that the answer follows from the world and stands in no model's memory. Names are unlike each other and never
+# described by other words: its questions are easier than those of BrowseComp-Plus.
 
 HOPS = (2, 3, 4)
 LEAST = 20  # documents of a world

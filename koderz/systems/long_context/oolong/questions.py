@@ -1,4 +1,4 @@
-"""Questions of each kind about lines with a date, a user and a label: their wording and their answers."""
+"""Questions of each kind about lines with a date, a user and a label: their wording, answers, and generated texts."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ KINDS: Sequence[Kind] = (
 )  # fmt: skip
 
 
-# Templates can be told apart by regular expressions: it is easier than the published texts, whose labels take reading.
+# Generated texts can be told apart by regular expressions: they are easier than the published ones, whose labels take
+# reading.
 
 TEMPLATES: Mapping[str, Sequence[str]] = {
     "abbreviation": ("What does the abbreviation {upper} stand for ?", "What is the full form of {upper} ?"),

@@ -1,4 +1,4 @@
-"""The result of a verification: its findings, and what couldn't be done anew."""
+"""The result of a verification: its findings, what couldn't be done anew, and the fields that are taken on trust."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def _short(value: Any) -> Any:
     return value
 
 
-# Here are the fields that nothing on record shows to be right. Whatever a record holds besides is made anew and
-# compared, or compared with the rest of the record. A test forges every field of every record, one at a time: it is
-# a finding, or it is named here.
+# The fields that nothing on record shows to be right. Whatever a record holds besides is made anew and compared, or
+# compared with the rest of the record. A test forges every field of every record, one at a time: it is a finding, or it
+# is named here.
 
 _TIMES = "times"
 _AT_HAND = "prices, and what its author had at hand besides the suite"

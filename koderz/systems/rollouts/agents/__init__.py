@@ -1,4 +1,7 @@
-"""Agents: solvers that work in a repository, and whose answer is the diff that they leave there."""
+"""Agents: solvers that work in a repository, and whose answer is the diff that they leave there.
+
+A task's steps are worked on one after the other, each with a verifier of its own.
+"""
 
 from __future__ import annotations
 

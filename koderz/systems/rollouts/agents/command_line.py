@@ -1,6 +1,6 @@
 """Agents that are command lines: each runs in a sandbox, and reaches its model only through the bridge.
 
-An adapter is a module, or any object, that has what `Adapter` says; other packages add theirs by entry points of the
+An adapter is an object that has what `Adapter` says; other packages add theirs by entry points of the
 group `koderz.agents`. The solver `agent:NAME` has it work.
 """
 

@@ -241,7 +241,6 @@ def needs(places: Places, given: dict[str, Any], json: Json = False, trust_confi
     Examples:
         koderz rollouts needs tasks
     """
-    from koderz.errors import KoderzError
     from koderz.systems.rollouts.environments.needs import needs_of
 
     _, tasks, making, _ = read_places(places, given, trust_config=trust_config)

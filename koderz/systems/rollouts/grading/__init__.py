@@ -119,7 +119,7 @@ def _judge_of(instance: Instance, store: git.Store, backend: Backend) -> Instanc
 
 
 async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.Store, backend: Backend) -> Graded:
-    """Grades by the rules of SWE-bench, as published and fresh."""
+    """Grades by the rules of SWE-bench, as published and afresh."""
     judged = await _judge_of(instance, store, backend).judge(instance, diff)
     report, resolved = judged.report, bool(judged.report["resolved"])
     rewards, as_published = {"resolved": float(resolved)}, bool(report["published"]["resolved"])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -33,9 +33,6 @@ from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.tasks.runnable import Omission
 from koderz.systems.workspaces.opening import has_workspaces
 from koderz_tracker.scrubber import Scrubber, is_secret_variable
-
-if TYPE_CHECKING:
-    from koderz.systems.rollouts.task import Rollout
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Archives of `docker save` and OCI image layouts: which images they hold, and their parts.
 
 A layout is a folder or a tar archive; an archive may be compressed by gzip, bzip2, xz or zstd. Formats: the OCI image
-specification 1.1, and docker's manifest.json.
+specification 1.1, and docker's manifest.json. Folders of roots, such as debootstrap and `docker export` make, are named
+in `images.json`.
 """
 
 from __future__ import annotations

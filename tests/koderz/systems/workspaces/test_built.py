@@ -19,16 +19,20 @@ def sealed(root: Path) -> None:
 
 def test_environment_whose_image_is_gone_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(built, "cache_folder", lambda: tmp_path / "cache")
-    sealed(tmp_path / "gone")
-    assert built.find_built("one") is None
-
-    sealed(tmp_path)
-
+    root = tmp_path / "root"
+    root.mkdir()
+    sealed(root)
     found = built.find_built("one")
     assert found
-    assert found.root == tmp_path
+    assert found.root == root
     with built.building("one") as draft:
         assert draft is None
+
+    root.rmdir()
+    assert built.find_built("one") is None
+    sealed(tmp_path)
+
+    assert built.find_built("one")
 
 
 def test_image_of_this_machine_lies_in_the_cache_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

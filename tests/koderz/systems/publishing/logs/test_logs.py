@@ -34,7 +34,7 @@ PUBLISHED = next(
         path
         for path in (
             Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "cases/referee",
-            Path(__file__).parents[5] / "shared/data/cases/referee",
+            Path(__file__).parents[6] / "shared/data/cases/referee",
         )
         if path.is_dir()
     ),
