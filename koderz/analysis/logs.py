@@ -75,7 +75,7 @@ def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
             continue
         path = folder / name
         try:
-            is_log = (path.suffix == ".eval" and bool(_finders(tuple(sys.path)))) or reader_of(path) is not None
+            is_log = reader_of(path) is not None or (path.suffix == ".eval" and bool(names_of("logs")))
         except KoderzError:
             is_log = True
         if is_log:

@@ -163,7 +163,6 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
 def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Iterator[Block]:
     """Failures grouped by cause, the commonest first; faults come last."""
     from koderz.analysis.blocks import Table, Text
-    from koderz_tracker.records import Fault
 
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:

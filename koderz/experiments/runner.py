@@ -63,10 +63,7 @@ from koderz_tracker import records
 from koderz_tracker.results import ANSWER, Result
 
 if TYPE_CHECKING:
-    from koderz.experiments.replay import Handles
     from koderz.models import Model, Price
-    from koderz.sandbox.exclusive import Exclusive
-    from koderz.types import Task
 
 
 @dataclass(frozen=True, slots=True)

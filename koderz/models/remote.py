@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from koderz.models.batches import BatchApi
-    from koderz.models.faults import Refused
     from koderz.models.names import ModelName
     from koderz.models.providers import Service
     from koderz.models.wire import Wire, WireReply

@@ -1,4 +1,4 @@
-"""Modal's SDK as koderz uses it, with errors as one line that names the command to fix them, and its check."""
+"""Modal's SDK as koderz uses it, with errors as one line that names the command to fix them, and the doctor's check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`koderz publish`, `pull`, `verify` and `benchmark calibrate`: runs for others, back, redone, and their judges."""
+"""Commands on whole runs: `koderz publish`, `pull` and `verify`, and `koderz benchmark calibrate` for their judges."""
 
 from __future__ import annotations
 
