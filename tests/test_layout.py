@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 import re
 import subprocess
 import sys
@@ -54,6 +56,28 @@ def test_conditional_expressions_hold_no_other() -> None:
 def test_modules_directly_in_koderz_are_few() -> None:
     found = [path.name for path in (ROOT / "koderz").glob("*.py")]
     assert 0 < len(found) <= MOST_MODULES
+
+
+def test_functions_and_values_of_packages_are_named_like_none_of_their_modules() -> None:
+    """Such a module takes the function's place in the package as soon as anything imports it."""
+    hidden = []
+    for path in house().all_modules():
+        if path.name == "__init__.py":
+            made = {name for each in ast.parse(path.read_text()).body for name in _made_by(each)}
+            beside = {module.name for module in pkgutil.iter_modules([str(path.parent)])}
+            hidden += [f"{path.parent}: {name}" for name in sorted(made & beside)]
+    assert hidden == []
+
+
+def _made_by(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [each.id for each in targets if isinstance(each, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
 
 
 def test_files_that_the_architecture_names_are_there() -> None:

@@ -383,11 +383,11 @@ def summarize(
     Examples:
         koderz rollouts summarize sample
     """
-    from koderz.systems.rollouts.results import figures, table_lines
+    from koderz.systems.rollouts.results import summary_figures, table_lines
 
     found = _find(data, name, latest, rollout)
     if json:
-        print_json({"rollout_dir": str(found.folder), **figures(found)})
+        print_json({"rollout_dir": str(found.folder), **summary_figures(found)})
         return
     lines = [*table_lines(found.rows, str(found.folder))]
     say_all(lines)

@@ -103,7 +103,7 @@ def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Ro
     )
 
 
-def figures(found: Benchmark) -> dict[str, Any]:
+def summary_figures(found: Benchmark) -> dict[str, Any]:
     """The content of `table_lines` as values: rollouts, averages, tasks, and arms with their tasks."""
     rows = found.rows
     return {
