@@ -27,7 +27,7 @@ from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer
 from koderz.systems.workspaces import inside, userland
 from koderz.systems.workspaces.cores import Cores
 from koderz.systems.workspaces.folders import TREE, make_tree
-from koderz.systems.workspaces.images import ImageStore
+from koderz.systems.workspaces.images import ImageStore, UnpackedImage
 from koderz.systems.workspaces.images.changes import copy_folder
 from koderz.systems.workspaces.inside.process_1 import Setup
 from koderz.systems.workspaces.inside.roots import Entry, bubblewrap
@@ -170,19 +170,22 @@ class Local:
 
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what an image of the store has in a folder into `target`; nothing where it hasn't got that."""
-        root = await self._root(Command([], image=image), target.parent)
-        if root:
-            await asyncio.to_thread(copy_folder, root.image.layers, folder, target)
+        if isinstance(image, str):
+            found = await self._unpacked(image)
+            await asyncio.to_thread(copy_folder, found.layers, folder, target)
 
     async def _root(self, command: Command, place: Path) -> Root | None:
         """The root of a command whose image is of the store. Raises Fault where it can't be had."""
         if not isinstance(command.image, str):
             return None
+        return await asyncio.to_thread(Root.of, await self._unpacked(command.image), command, place)
+
+    async def _unpacked(self, name: str) -> UnpackedImage:
+        """The image of the store. Raises Fault where it can't be unpacked."""
         try:
-            image = await asyncio.to_thread(self.images.unpacked, command.image)
+            return await asyncio.to_thread(self.images.unpacked, name)
         except KoderzError as error:
             raise Fault(str(error), cause="sandbox") from None
-        return await asyncio.to_thread(Root.of, image, command, place)
 
     async def _interpreter(self, command: Command) -> Interpreter | None:
         """One that is warm for the command's script."""

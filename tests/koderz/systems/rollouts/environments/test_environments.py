@@ -380,8 +380,10 @@ def test_base_images_are_taken_from_the_store(
     image = local.images.unpacked(found.image_name)
     assert image.environment["PATH"] == "/opt/venv/bin:/opt/own:/bin"
     with scratch() as place:
-        asyncio.run(local.copy_out(found.image_name, "/site", place))
-        files = sorted(path.relative_to(place).as_posix() for path in place.rglob("*"))
+        (tree := place / "tree").mkdir()
+        asyncio.run(local.copy_out(found.image_name, "/site", tree))
+        files = sorted(path.relative_to(tree).as_posix() for path in tree.rglob("*"))
+        assert [*place.iterdir()] == [tree]  # trees of other tasks are made beside it meanwhile
     assert files == ["more", "more/notes.txt", "readme"]
     assert not (root / "site/more").exists()
     assert notes_on([found]) == []
