@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -217,13 +218,16 @@ def _host_image(kept: Path) -> UnpackedImage:
     own = digest.hexdigest()[:32]
     root = kept / f"host-{own}"
     if not root.is_dir():
-        draft = root.with_name(f"{root.name}.{os.getpid()}")
-        remove(draft)
-        draft.mkdir(parents=True, mode=0o755)
-        _fill(draft, folders)
+        kept.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f"{root.name}.", dir=kept))
+        draft.chmod(0o755)
         try:
+            _fill(draft, folders)
             draft.rename(root)
-        except OSError:  # another process was faster
+        except OSError:
+            if not root.is_dir():  # else another task or process was faster
+                raise
+        finally:
             remove(draft)
     environment = {"PATH": userland.environment()["PATH"], "LANG": "C.UTF-8"}
     hosted = tuple(map(str, folders))

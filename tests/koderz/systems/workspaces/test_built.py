@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,21 @@ def test_image_of_this_machine_lies_in_the_cache_of_the_moment(tmp_path: Path, m
         roots.append(built.host_image().root)
 
     assert [root.is_relative_to(tmp_path / name) for root, name in zip(roots, "ab", strict=True)] == [True, True]
+
+
+def test_image_of_this_machine_is_made_whole_by_several_tasks_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(built, "cache_folder", lambda: tmp_path / "alone")
+    alone = built.host_image().root
+    monkeypatch.setattr(built, "cache_folder", lambda: tmp_path / "cache")
+    with ThreadPoolExecutor(4) as pool:
+        roots = {image.root for image in pool.map(lambda _: built.host_image(), range(4))}
+
+    (root,) = roots
+    assert [*root.parent.iterdir()] == [root]
+    assert content(root) == content(alone)
+
+
+def content(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
