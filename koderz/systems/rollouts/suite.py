@@ -16,7 +16,6 @@ from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.additions import USED
-from koderz.systems.rollouts.agents import MESSAGE
 from koderz.systems.rollouts.agents.adapters import require_taken
 from koderz.systems.rollouts.agents.own import simulate
 from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
@@ -39,10 +38,10 @@ from koderz.systems.rollouts.tasks.runnable import (
     runnable,
     workable,
 )
-from koderz.systems.rollouts.workspaces.afresh import Terms
+from koderz.systems.rollouts.workspaces.afresh import Terms, Work
 from koderz.systems.rollouts.workspaces.machines import is_separate, stands_in
 from koderz.systems.rollouts.workspaces.resources import require_network, resources_of, settled
-from koderz.systems.rollouts.workspaces.workspace import PLACE, Stores, Workspace, open_backend
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, open_backend
 from koderz.systems.workspaces.git import GitError
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
@@ -257,19 +256,19 @@ class RolloutsSuite(Suite):
         )
         workspace.handles = handles
         workspace.resources = self._resources(payload, stores.backend_of(payload))
-        PLACE.set(context.folder)
         yield workspace
 
     async def judge(self, task: Task[Rollout], answer: Reply | str, context: JudgeContext) -> Verdict:
         """The verdict on a diff. Raises Fault if it can't be judged, for example without pytest."""
         diff = answer.text if isinstance(answer, Reply) else answer
-        store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
+        work = context.workspace.work(task.payload, diff) if context.workspace else Work(diff)
+        await self._stores.of(task.payload)  # which is a fault where it can't be prepared
+        backend = self._stores.backend_of(task.payload)
         if task.payload.skill_eval and not task.payload.scripts:
-            return await self._by_expectations(task.payload, diff, context, backend)
+            return await self._by_expectations(task.payload, work, context, backend)
         try:
-            left, collected = self._stores.left(task.payload, diff), self._stores.artifacts_of(PLACE.get())
             terms = await self._terms_of(task.payload)
-            graded = await grade(task.payload, diff, store, backend, left, collected, terms)
+            graded = await grade(task.payload, work, self._stores, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         if terms.solution == "failed" and not await self._is_rewarded(task.payload):
@@ -278,28 +277,28 @@ class RolloutsSuite(Suite):
                 f"{task.id}: its own solution gets no reward here, so nothing is said of an agent's: {check}",
                 cause="task",
             )
-        graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
-        said = await opinions(task.payload, diff, context.ask, MESSAGE.get()) if context.ask else None
+        graded = replace(graded, tampering=(*work.removed, *graded.tampering))
+        said = await opinions(task.payload, diff, context.ask, work.message) if context.ask else None
         resources = self._resources(task.payload, backend)
         return _verdict(task.payload, diff, graded, _isolation([task.payload], backend), said, resources)
 
-    async def _by_expectations(self, task: Rollout, diff: str, context: JudgeContext, backend: Backend) -> Verdict:
+    async def _by_expectations(self, task: Rollout, work: Work, context: JudgeContext, backend: Backend) -> Verdict:
         """The verdict of the role judge on an eval without tests. Raises Fault where an expectation gets none."""
         assert task.skill_eval
         if context.ask is None:
             raise Fault(f"{task.id}: it has no tests, so it needs a judge; name one with --judge-model", cause="judge")
-        said = await opinions(task, diff, context.ask, MESSAGE.get())
+        said = await opinions(task, work.diff, context.ask, work.message)
         holds = [each["score"] for each in said["rubric_scores"]]
         if None in holds:
             silent = said["rubric_scores"][holds.index(None)]
             why = silent["reasoning"] or "its reply isn't the JSON that it was asked for"
             raise Fault(f"{task.id}: no verdict of the judge on {silent['expectation']!r:.200}: {why}", cause="judge")
         graded = Graded(expected(task, holds), (), graded="judge")
-        verdict = _verdict(task, diff, graded, backend.isolation, said, self._resources(task, backend))
+        verdict = _verdict(task, work.diff, graded, backend.isolation, said, self._resources(task, backend))
         lines = [f"{'holds' if each['score'] else 'fails'}: {each['expectation']}" for each in said["rubric_scores"]]
-        log = "\n".join([*lines, "", "Last message:", MESSAGE.get()])
+        log = "\n".join([*lines, "", "Last message:", work.message])
         stated = [task.skill_eval.expected_output, *(f"- {each['expectation']}" for each in said["rubric_scores"])]
-        material = "\n\n".join([*stated, diff, MESSAGE.get()])  # for people who judge the same, without its verdict
+        material = "\n\n".join([*stated, work.diff, work.message])  # for people who judge the same, without its verdict
         return replace(
             verdict,
             cause="" if verdict.passed else "expectations",

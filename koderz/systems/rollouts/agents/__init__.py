@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,9 +19,6 @@ from koderz.types import Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.task import Rollout, Stage
-
-MESSAGE: ContextVar[str] = ContextVar("message", default="")
-"""The last message of the running experiment's agent, which only a judge of expectations reads."""
 
 
 async def judged(

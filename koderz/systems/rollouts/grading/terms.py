@@ -100,8 +100,7 @@ async def _solved(task: Rollout, whole: Rollout, stores: Stores) -> AsyncIterato
             await workspace.solve()
         await workspace.solve()
         diff = str((await workspace.diff())["diff"])
-        stores.left(task, diff)
-        yield Work(diff, place, stores.artifacts_of(place))
+        yield Work(diff, place, workspace.collected)
 
 
 async def _strictest(trial: _Trial) -> Terms:
@@ -161,7 +160,7 @@ async def _published_alone(tasks: Sequence[Rollout], sandbox: str, images: Image
         stores = Stores({"": backend})
         for task in tasks:
             if task.instance:
-                is_alone = await is_published_alone(task.instance, await stores.of(task), backend)
+                is_alone = await is_published_alone(task, task.instance, stores)
             else:
                 parts = [stage.task for stage in task.stages] or [task]
                 is_alone = "published" in [(await terms_of(part, stores, task)).graded for part in parts]
