@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +19,7 @@ from koderz.systems.rollouts.agents.adapters import require_taken
 from koderz.systems.rollouts.agents.own import simulate
 from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.environments import notes_on
+from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in, recorded
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.grading.scores import expected, is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
@@ -92,12 +92,10 @@ class GradedWorkspace(Workspace):
             if diff := await self.unrecorded_diff():
                 await self.handles.note("diff", diff)
             raise
-        told = verdict.artifacts.get("evaluation_results.json")
-        found = json.loads(told) if isinstance(told, str) else {}
+        found = evaluation_in(verdict.artifacts)
         if self._whole.stages and found:
             await self.handles.note("steps", found)
-        results = found.get("test_results", {})
-        for path, result in results.items():
+        for path, result in found.get("test_results", {}).items():
             await self.handles.grade(path, float(result["success"]))
         facts = {"resources": self.resources, **({"mcp": self.servers} if self.servers else {}), **verdict.facts}
         if USED in facts:  # an agent may call a server's tool by a name that doesn't tell whose it is
@@ -384,14 +382,15 @@ def _verdict(
 ) -> Verdict:
     found = graded.scored
     rubrics = found.evaluation["rubrics"].values()
-    results = {each.path: {"success": each.success, "output": each.output} for each in graded.results}
     tests, passed = (sum(each[name] for each in rubrics) for name in ("test_count", "tests_passed"))
-    told = {
+    environment: Evaluation = {"environment": graded.environment} if graded.environment else {}
+    prompt: Evaluation = {"prompt": task.instructions} if task.skill_eval else {}
+    evaluation: Evaluation = {
         "task_id": task.id,
         "total_score": found.total_score,
         "score_of_graded": found.score_of_graded,
         "evaluation": found.evaluation,
-        "test_results": results,
+        "test_results": {each.path: {"success": each.success, "output": each.output} for each in graded.results},
         "diff_lines": len(diff.splitlines()),
         "tampering": [*graded.tampering],
         "graded": graded.graded,
@@ -401,8 +400,8 @@ def _verdict(
         "isolation": graded.isolation,
         "carried": graded.carried,
         "lifted": [*graded.lifted],
-        **({"environment": graded.environment} if graded.environment else {}),
-        **({"prompt": task.instructions} if task.skill_eval else {}),
+        **environment,
+        **prompt,
         "verifier_tools": "stand-in" if stands_in(task) else "own",
         "verifier_environment_mode": "separate" if is_separate(task) else "shared",
         "standard_metrics": graded.measured.standard,
@@ -428,6 +427,6 @@ def _verdict(
         found.total_score,
         metrics,
         sandbox=f"{isolation}, {graded.isolation}",
-        artifacts={"diff.patch": diff, "eval.log": graded.log, "evaluation_results.json": json.dumps(told, indent=2)},
+        artifacts={"diff.patch": diff, "eval.log": graded.log, **recorded(evaluation)},
         facts={"resources": resources, **({"published_only": True} if graded.graded == "published" else {})},
     )

@@ -133,7 +133,7 @@ def evaluated(folder: Path, *story: records.Record) -> str:
     return (folder / f"data/runs/{STAMP}-0/evaluation_results.json").read_text()
 
 
-def judged(**artifacts: str) -> records.Attempt:
+def judged(**artifacts: records.Text) -> records.Attempt:
     return records.Attempt(
         experiment_id=RUNS[0],
         problem_id="one",
@@ -184,8 +184,8 @@ def file_of(told: Mapping[str, Any], *of_verifier: str) -> str:
 
 def test_file_of_an_evaluation_has_what_was_recorded(tmp_path: Path) -> None:
     recorded, told = by_swebench()
-    how = ("graded", "rewards", "steps", "published", "isolation", "carried", "lifted")
-    how += ("verifier_tools", "verifier_environment_mode", "environment")
+    how = ["graded", "rewards", "steps", "published", "isolation", "carried", "lifted"]
+    how += ["verifier_tools", "verifier_environment_mode", "environment"]
     assert evaluated(tmp_path, judged(**{ARTIFACT: recorded})) == file_of(told, *how)
 
 
