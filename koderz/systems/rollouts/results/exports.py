@@ -105,7 +105,7 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
         told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
         return trial | {"exception_info": {**told, "occurred_at": moment(ended.time), "cause": ended.cause}}
     found = evaluation_of(story)
-    rewards = found.get("rewards") or {"reward": ended.score if ended.score is not None else 0.0}
+    rewards = found.get("rewards") or {"reward": float(ended.success) if ended.score is None else ended.score}
     trial |= {"verifier_result": {"rewards": rewards}}
     if steps := found.get("steps"):
         trial["step_results"] = [
