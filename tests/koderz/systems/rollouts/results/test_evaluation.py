@@ -13,6 +13,7 @@ import pytest
 
 from koderz.systems.rollouts.grading import Graded, Published
 from koderz.systems.rollouts.grading.scores import MetricValues, expected, rewarded, scored
+from koderz.systems.rollouts.results import RolloutRow, find_rollouts, table_lines
 from koderz.systems.rollouts.results.files import RolloutFiles
 from koderz.systems.rollouts.suite import _verdict
 from koderz.systems.rollouts.task import Rollout, Rubric, SkillEval
@@ -131,6 +132,17 @@ def evaluated(folder: Path, *story: records.Record) -> str:
 
     asyncio.run(write())
     return (folder / f"data/runs/{STAMP}-0/evaluation_results.json").read_text()
+
+
+def test_files_of_a_rollout_are_read_back(tmp_path: Path) -> None:
+    recorded, _ = by_scripts()
+    written = json.loads(evaluated(tmp_path, judged(**{ARTIFACT: recorded})))
+    place = tmp_path / f"data/rollouts/nightly/{STAMP}"
+    found = find_rollouts(tmp_path / "data", "nightly")
+    assert found.results == [{**written, "task_dir": "tasks/one"}]
+    assert found.rows == [RolloutRow("one", f"{STAMP}-0", 0.0, 0.5, 0, 0, "nop")]
+    shown = f"data/rollouts/nightly/{STAMP}"
+    assert (place / "summary.md").read_text().splitlines() == [*table_lines(found.rows, shown)]
 
 
 def judged(**artifacts: records.Text) -> records.Attempt:
