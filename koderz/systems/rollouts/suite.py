@@ -176,28 +176,17 @@ class RolloutsSuite(Suite):
         """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
         options: RolloutsOptions = source.options
         dataset, config = _read(source.dataset or SAMPLE, options)
-        left_out = dataset.refused
+        left_out, sandbox = dataset.refused, source.sandbox or "local"
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
-            usual = source.sandbox
             tasks, unable = runnable(
-                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, usual), images, options.making(images)
+                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, sandbox), images, options.making(images)
             )
             dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
-            images = ImageStore(options.images)
-            sandbox = source.sandbox or "local"
-            making = options.making(images) if sandbox in ROOTED else None
-            placed_here = [placed(task, images, making) for task in dataset.tasks]
-            fresh, stale = fresh_only(placed_here, sandbox, images)
+            fresh, stale = fresh_only(dataset.tasks, sandbox, options)
             dataset, left_out = replace(dataset, tasks=fresh), [*left_out, *stale]
-        if options.canaries:
-            images, sandbox = ImageStore(options.images), source.sandbox or "local"
-            making = options.making(images) if sandbox in ROOTED else None
-            placed_here = [placed(task, images, making) for task in dataset.tasks]
-            added = canaries_of(
-                placed_here, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
-            )
+        if added := canaries_of(dataset.tasks, sandbox, options):
             dataset = replace(dataset, tasks=[*dataset.tasks, *added])
             config = with_canaries(config, added) if config else None
         return cls(str(source.dataset or "embedded sample"), dataset, options, config, left_out, source.sandbox)

@@ -145,11 +145,12 @@ async def _believed(trial: _Trial, terms: Terms) -> VerifierRun | None:
 
 
 def fresh_only(
-    tasks: Sequence[Rollout], sandbox: str, images: ImageStore
+    tasks: Sequence[Rollout], sandbox: str, options: RolloutsOptions
 ) -> tuple[Sequence[Rollout], Sequence[Omission]]:
     """The tasks that can be graded afresh, and those that can't. Raises Fault where that can't be tried."""
+    tasks = options.placed(tasks, sandbox)
     with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
-        alone = pool.submit(asyncio.run, _published_alone(tasks, sandbox, images)).result()
+        alone = pool.submit(asyncio.run, _published_alone(tasks, sandbox, ImageStore(options.images))).result()
     left_out = [Omission(task.id, PUBLISHED_ONLY) for task in tasks if task.id in alone]
     return [task for task in tasks if task.id not in alone], left_out
 

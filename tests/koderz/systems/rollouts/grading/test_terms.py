@@ -26,7 +26,6 @@ from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.workspaces.afresh import Solution, Terms, Work, is_work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
-from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
 from koderz.types import Verdict
 from tests.koderz.systems.rollouts.hand_made import hand_made
@@ -170,7 +169,7 @@ def test_terms_grade_as_published_what_passes_no_other_way(solved: Solved, tmp_p
     )
     _, graded = solved(task, "true")
     assert (graded.scored.success, graded.graded, graded.rewards) == (False, "published", {"reward": 0.0})
-    able, left_out = fresh_only([task], "local", ImageStore())
+    able, left_out = fresh_only([task], "local", RolloutsOptions())
     assert ([*able], [each.id for each in left_out]) == ([], [task.id])
 
 
