@@ -24,6 +24,7 @@ from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.hand_made import hand_made
@@ -57,7 +58,7 @@ async def _both(name: str) -> tuple[list[float], list[float]]:
         task = load_task(hand_made(Path(folder), name))
         async with Counting() as backend:
             stores = Stores({"": backend})
-            terms, store = await terms_of(task, stores), await stores.of(task)
+            terms = await terms_of(task, stores)
             for _ in range(_ROUNDS):
                 with scratch() as place:
                     workspace = Workspace(task, stores, place, at_once, RolloutsOptions())
@@ -65,7 +66,7 @@ async def _both(name: str) -> tuple[list[float], list[float]]:
                     diff = str((await workspace.diff())["diff"])
                     runs.clear()
                     began = _cpu()
-                    graded = await grade(task, diff, store, backend, place, stores.artifacts_of(place), terms)
+                    graded = await grade(task, Work(diff, place, workspace.collected), stores, terms)
                     whole.append(_cpu() - began)
                     verifiers.append(sum(runs))
                     if not graded.scored.success:

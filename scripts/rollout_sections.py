@@ -31,6 +31,7 @@ from koderz.systems.rollouts.results.files import RolloutFiles
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.images import ImageStore
@@ -101,11 +102,12 @@ async def _gradings() -> tuple[float, float]:
     diff = (SAMPLE / "median/overlay_files/diff.patch").read_text()
     began = _cpu()
     async with Local() as local:
-        store = await Stores({"": local}).of(task)
-        await grade(task, diff, store, local)
+        stores = Stores({"": local})
+        store = await stores.of(task)
+        await grade(task, Work(diff), stores)
         starting = _cpu()
         for _ in range(_GRADINGS):
-            await grade(task, diff, store, local)
+            await grade(task, Work(diff), stores)
     ours = (_cpu() - began) - (starting - began) * (1 - 1 / _SHARE)
     before, local = _cpu(), Local()
     for _ in range(_GRADINGS):
@@ -146,7 +148,8 @@ def forged(_options: argparse.Namespace) -> Iterator[Figure]:
 
 async def _forged() -> tuple[int, int, int, int]:
     async with Local() as local:
-        store = await Stores({"": local}).of(TASK)
+        stores = Stores({"": local})
+        store = await stores.of(TASK)
 
         async def diff_of(files: Mapping[str, str]) -> str:
             with scratch() as place:
@@ -156,7 +159,7 @@ async def _forged() -> tuple[int, int, int, int]:
                 return await store.diff(place / "checkout", 1 << 20)
 
         async def passed(every: Iterable[Mapping[str, str]]) -> int:
-            found = [await grade(TASK, await diff_of(files), store, local) for files in every]
+            found = [await grade(TASK, Work(await diff_of(files)), stores) for files in every]
             return sum(each.scored.success for each in found)
 
         known = [await diff_of(files) for files in KNOWN.values()]

@@ -69,7 +69,9 @@ class Backend(Ledger, Protocol):
         """One paid answer, with the model and sampling that produced it."""
         ...
 
-    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+    async def judge(
+        self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None, workspace: Any
+    ) -> Verdict:
         """The verdict. `ask` reaches the model in the role `judge`; None if the arm has none."""
         ...
 

@@ -152,6 +152,7 @@ class Handles:
         self.verdicts: list[Verdict] = []  # on the task itself, in order
         self.truncated = ""  # what of the last judged reply was cut off
         self.lesson: Lesson | None = None  # what they teach, once the experiment has ended
+        self.workspace: Any = None  # the opened handle of that name, if there is one
         self.is_concluded = False  # whether its verdict is that of a handle that its suite opened
         self._how = how or Replaying()
         self._backend = backend
@@ -372,7 +373,7 @@ class Handles:
         self._leave()
         with self._recording.working():
             ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
-            verdict = await self._backend.judge(task, answer, self.identity, ask)
+            verdict = await self._backend.judge(task, answer, self.identity, ask, self.workspace)
             if before and not before.passed and not verdict.passed:
                 verdict = replace(verdict, feedback=self._backend.text(before.feedback))
             await self._backend.record(self._attempt(task, verdict, answer, number, key))

@@ -153,8 +153,11 @@ class ExperimentRunner:
             ask = replace(ask, messages=await self._plan.suite.sent(identity.task, ask.messages))
         return await self._caller.complete(ask, identity)
 
-    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
+    async def judge(
+        self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None, workspace: Any
+    ) -> Verdict:
+        suite, has_turn = self._plan.suite, EXCLUSIVE in identity.arm.solver.wants
+        context = replace(self._judging, ask=ask if suite.asks_judge else None, workspace=workspace)
         if isinstance(answer, Reply) and (verdict := verdict_without(answer, suite.measures)):
             return verdict
         needs_turn = EXCLUSIVE in task.needs and not has_turn
@@ -166,7 +169,7 @@ class ExperimentRunner:
                 if self._plan.record.config.get("imported") is True:
                     program = answer.text if isinstance(answer, Reply) else answer
                     return await program_suite(suite).judge_written(task, program, context)
-                return await suite.judge(task, answer, replace(context, ask=ask) if suite.asks_judge else context)
+                return await suite.judge(task, answer, context)
 
     # How it ends
 
@@ -208,6 +211,7 @@ class ExperimentRunner:
             if needed:
                 opening = opened(self._resources, handles)
             async with opening as others:
+                handles.workspace = others.get("workspace")
                 solving = solver.run(
                     handles,
                     task=identity.task,

@@ -29,10 +29,9 @@ from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.session import SessionResult, close, trust_own
 from koderz.sandbox import NoSandbox
 from koderz.settings.schema import Settings
-from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
 from koderz.suites.references import ReferenceFault
-from koderz.types import MAIN, Completion, Reply, Sampling, Task, Verdict
+from koderz.types import MAIN, Completion, Sampling, Verdict
 from koderz_tracker import records
 from koderz_tracker.basis import Arm, Cell
 from koderz_tracker.blobs import read_text
@@ -198,7 +197,7 @@ class _Page:
         model = identity.arm.model
         return Answer(Completion(self.sample.program, finish_reason="imported", model=model), MAIN, model, Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:  # noqa: ARG002
+    async def judge(self, *_: Any) -> Verdict:
         return await self.own_judge.verdict(self.sample)
 
     async def record(self, *lines: Record) -> None:

@@ -105,6 +105,9 @@ class WorkspaceHandle(Protocol):
     The results hold `output` and `status`, 0 where it went well, and `cause`, the limit that a command was ended for.
     """
 
+    message: str
+    """The agent's last message, which its solver says here for a judge of expectations."""
+
     @property
     def workdir(self) -> str:
         """The path of the repository as commands see it."""

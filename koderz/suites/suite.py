@@ -47,6 +47,7 @@ class JudgeContext:
     ask: AskJudge | None = None  # None: the arm has no model in the role `judge`, or the suite doesn't say `asks_judge`
     core: int | None = None  # kept free for the measured process of a task that needs `exclusive`; None: there is none
     graded: bool = False  # whether the verdict is to say how many of the tests were passed, where they can be parted
+    workspace: Any = None  # what the suite opened for the experiment; None: it has none, or an answer alone is judged
 
 
 @dataclass(frozen=True, slots=True)

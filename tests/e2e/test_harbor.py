@@ -101,11 +101,13 @@ def test_harbor_trial_is_written_for_each_experiment(koderz: Shell) -> None:
     assert [trial["task_name"] for trial in trials] == ["HumanEval/0", "HumanEval/1"]
     for trial in trials:
         assert trial["agent_info"]["model_info"] == {"name": "simulated", "provider": None}
-        assert trial["verifier_result"]["rewards"] == {"reward": results[trial["task_name"]]["score"] or 0.0}
+        assert trial["verifier_result"]["rewards"] == {"reward": float(results[trial["task_name"]]["success"])}
         assert trial["exception_info"] is None
         assert trial["agent_result"]["n_output_tokens"] > 0
     again = [json.loads(path.read_bytes()) for path in _exported(koderz)]
     assert again == trials  # the ids too
+    read = load_summary(koderz.folder / "trials").results
+    assert {each.problem_id: each.success for each in read} == {name: each["success"] for name, each in results.items()}
 
 
 @pytest.mark.slow

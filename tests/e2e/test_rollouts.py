@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for, whole_lines
+from tests.koderz.systems.rollouts.tasks.test_harbor import written
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,17 @@ def test_oracle_passes_and_nop_fails(anywhere: Shell, tmp_path: Path) -> None:
         anywhere("benchmark", 0, 3, *own, "--results", tmp_path / agent)
         (path,) = (tmp_path / agent).glob("*.json")
         assert {result["success"] for result in json.loads(path.read_text())["results"]} == {expected}
+
+
+def test_require_fresh_leaves_out_what_passes_only_as_published(koderz: Shell) -> None:
+    """The command and its suite alike, so that no entry is about a task that isn't there."""
+    for name, place in (("fresh", "it"), ("stale", "/tmp/it")):
+        test = f"test -e {place}; echo $((! $?)) > /logs/verifier/reward.txt\n"
+        files = {"solution/solve.sh": f"touch {place}\n", "tests/test.sh": test}
+        written(koderz.folder / "tasks" / name, files=files)
+    own = ("--agent", "oracle", "--sandbox", "local", "--quiet")
+    koderz("rollouts", "run", "--dataset", "tasks", *own, "--require-fresh")
+    assert _arm(koderz) == {"fresh": True}
 
 
 def test_script_is_an_agent(anywhere: Shell) -> None:

@@ -16,6 +16,7 @@ from koderz.suites.options import cluster_column
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.environments import Making
+    from koderz.systems.rollouts.task import Rollout
     from koderz.systems.workspaces.images import ImageStore
 
 AMOUNT = re.compile(r"(\d{1,5})(%?)")
@@ -156,6 +157,15 @@ class RolloutsOptions:
 
         online = self.allow_network == "build"
         return Making(images, self.packages, self.host_base, online, self.layer_mb)
+
+    def placed(self, tasks: Iterable[Rollout], sandbox: str) -> list[Rollout]:
+        """The tasks with what images and Dockerfiles say of them, as the sandbox has them."""
+        from koderz.systems.rollouts.tasks.runnable import ROOTED, placed
+        from koderz.systems.workspaces.images import ImageStore
+
+        images = ImageStore(self.images)
+        making = self.making(images) if sandbox in ROOTED else None
+        return [placed(task, images, making) for task in tasks]
 
     def sandbox_of(self, named: str, usual: str) -> str:
         """The sandbox of an entry that names one, or none, in a run whose own is `usual`."""

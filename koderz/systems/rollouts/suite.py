@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,11 +15,11 @@ from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.additions import USED
-from koderz.systems.rollouts.agents import MESSAGE
 from koderz.systems.rollouts.agents.adapters import require_taken
 from koderz.systems.rollouts.agents.own import simulate
 from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.environments import notes_on
+from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in, recorded
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.grading.scores import expected, is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
@@ -39,10 +38,10 @@ from koderz.systems.rollouts.tasks.runnable import (
     runnable,
     workable,
 )
-from koderz.systems.rollouts.workspaces.afresh import Terms
+from koderz.systems.rollouts.workspaces.afresh import Terms, Work
 from koderz.systems.rollouts.workspaces.machines import is_separate, stands_in
 from koderz.systems.rollouts.workspaces.resources import require_network, resources_of, settled
-from koderz.systems.rollouts.workspaces.workspace import PLACE, Stores, Workspace, open_backend
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, open_backend
 from koderz.systems.workspaces.git import GitError
 from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
@@ -93,12 +92,10 @@ class GradedWorkspace(Workspace):
             if diff := await self.unrecorded_diff():
                 await self.handles.note("diff", diff)
             raise
-        told = verdict.artifacts.get("evaluation_results.json")
-        found = json.loads(told) if isinstance(told, str) else {}
+        found = evaluation_in(verdict.artifacts)
         if self._whole.stages and found:
             await self.handles.note("steps", found)
-        results = found.get("test_results", {})
-        for path, result in results.items():
+        for path, result in found.get("test_results", {}).items():
             await self.handles.grade(path, float(result["success"]))
         facts = {"resources": self.resources, **({"mcp": self.servers} if self.servers else {}), **verdict.facts}
         if USED in facts:  # an agent may call a server's tool by a name that doesn't tell whose it is
@@ -179,28 +176,17 @@ class RolloutsSuite(Suite):
         """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
         options: RolloutsOptions = source.options
         dataset, config = _read(source.dataset or SAMPLE, options)
-        left_out = dataset.refused
+        left_out, sandbox = dataset.refused, source.sandbox or "local"
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
-            usual = source.sandbox
             tasks, unable = runnable(
-                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, usual), images, options.making(images)
+                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, sandbox), images, options.making(images)
             )
             dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
-            images = ImageStore(options.images)
-            sandbox = source.sandbox or "local"
-            making = options.making(images) if sandbox in ROOTED else None
-            placed_here = [placed(task, images, making) for task in dataset.tasks]
-            fresh, stale = fresh_only(placed_here, sandbox, images)
+            fresh, stale = fresh_only(dataset.tasks, sandbox, options)
             dataset, left_out = replace(dataset, tasks=fresh), [*left_out, *stale]
-        if options.canaries:
-            images, sandbox = ImageStore(options.images), source.sandbox or "local"
-            making = options.making(images) if sandbox in ROOTED else None
-            placed_here = [placed(task, images, making) for task in dataset.tasks]
-            added = canaries_of(
-                placed_here, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
-            )
+        if added := canaries_of(dataset.tasks, sandbox, options):
             dataset = replace(dataset, tasks=[*dataset.tasks, *added])
             config = with_canaries(config, added) if config else None
         return cls(str(source.dataset or "embedded sample"), dataset, options, config, left_out, source.sandbox)
@@ -257,19 +243,19 @@ class RolloutsSuite(Suite):
         )
         workspace.handles = handles
         workspace.resources = self._resources(payload, stores.backend_of(payload))
-        PLACE.set(context.folder)
         yield workspace
 
     async def judge(self, task: Task[Rollout], answer: Reply | str, context: JudgeContext) -> Verdict:
         """The verdict on a diff. Raises Fault if it can't be judged, for example without pytest."""
         diff = answer.text if isinstance(answer, Reply) else answer
-        store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
+        work = context.workspace.work(task.payload, diff) if context.workspace else Work(diff)
+        await self._stores.of(task.payload)  # which is a fault where it can't be prepared
+        backend = self._stores.backend_of(task.payload)
         if task.payload.skill_eval and not task.payload.scripts:
-            return await self._by_expectations(task.payload, diff, context, backend)
+            return await self._by_expectations(task.payload, work, context, backend)
         try:
-            left, collected = self._stores.left(task.payload, diff), self._stores.artifacts_of(PLACE.get())
             terms = await self._terms_of(task.payload)
-            graded = await grade(task.payload, diff, store, backend, left, collected, terms)
+            graded = await grade(task.payload, work, self._stores, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         if terms.solution == "failed" and not await self._is_rewarded(task.payload):
@@ -278,28 +264,28 @@ class RolloutsSuite(Suite):
                 f"{task.id}: its own solution gets no reward here, so nothing is said of an agent's: {check}",
                 cause="task",
             )
-        graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
-        said = await opinions(task.payload, diff, context.ask, MESSAGE.get()) if context.ask else None
+        graded = replace(graded, tampering=(*work.removed, *graded.tampering))
+        said = await opinions(task.payload, diff, context.ask, work.message) if context.ask else None
         resources = self._resources(task.payload, backend)
         return _verdict(task.payload, diff, graded, _isolation([task.payload], backend), said, resources)
 
-    async def _by_expectations(self, task: Rollout, diff: str, context: JudgeContext, backend: Backend) -> Verdict:
+    async def _by_expectations(self, task: Rollout, work: Work, context: JudgeContext, backend: Backend) -> Verdict:
         """The verdict of the role judge on an eval without tests. Raises Fault where an expectation gets none."""
         assert task.skill_eval
         if context.ask is None:
             raise Fault(f"{task.id}: it has no tests, so it needs a judge; name one with --judge-model", cause="judge")
-        said = await opinions(task, diff, context.ask, MESSAGE.get())
+        said = await opinions(task, work.diff, context.ask, work.message)
         holds = [each["score"] for each in said["rubric_scores"]]
         if None in holds:
             silent = said["rubric_scores"][holds.index(None)]
             why = silent["reasoning"] or "its reply isn't the JSON that it was asked for"
             raise Fault(f"{task.id}: no verdict of the judge on {silent['expectation']!r:.200}: {why}", cause="judge")
         graded = Graded(expected(task, holds), (), graded="judge")
-        verdict = _verdict(task, diff, graded, backend.isolation, said, self._resources(task, backend))
+        verdict = _verdict(task, work.diff, graded, backend.isolation, said, self._resources(task, backend))
         lines = [f"{'holds' if each['score'] else 'fails'}: {each['expectation']}" for each in said["rubric_scores"]]
-        log = "\n".join([*lines, "", "Last message:", MESSAGE.get()])
+        log = "\n".join([*lines, "", "Last message:", work.message])
         stated = [task.skill_eval.expected_output, *(f"- {each['expectation']}" for each in said["rubric_scores"])]
-        material = "\n\n".join([*stated, diff, MESSAGE.get()])  # for people who judge the same, without its verdict
+        material = "\n\n".join([*stated, work.diff, work.message])  # for people who judge the same, without its verdict
         return replace(
             verdict,
             cause="" if verdict.passed else "expectations",
@@ -385,14 +371,15 @@ def _verdict(
 ) -> Verdict:
     found = graded.scored
     rubrics = found.evaluation["rubrics"].values()
-    results = {each.path: {"success": each.success, "output": each.output} for each in graded.results}
     tests, passed = (sum(each[name] for each in rubrics) for name in ("test_count", "tests_passed"))
-    told = {
+    environment: Evaluation = {"environment": graded.environment} if graded.environment else {}
+    prompt: Evaluation = {"prompt": task.instructions} if task.skill_eval else {}
+    evaluation: Evaluation = {
         "task_id": task.id,
         "total_score": found.total_score,
         "score_of_graded": found.score_of_graded,
         "evaluation": found.evaluation,
-        "test_results": results,
+        "test_results": {each.path: {"success": each.success, "output": each.output} for each in graded.results},
         "diff_lines": len(diff.splitlines()),
         "tampering": [*graded.tampering],
         "graded": graded.graded,
@@ -402,8 +389,8 @@ def _verdict(
         "isolation": graded.isolation,
         "carried": graded.carried,
         "lifted": [*graded.lifted],
-        **({"environment": graded.environment} if graded.environment else {}),
-        **({"prompt": task.instructions} if task.skill_eval else {}),
+        **environment,
+        **prompt,
         "verifier_tools": "stand-in" if stands_in(task) else "own",
         "verifier_environment_mode": "separate" if is_separate(task) else "shared",
         "standard_metrics": graded.measured.standard,
@@ -429,6 +416,6 @@ def _verdict(
         found.total_score,
         metrics,
         sandbox=f"{isolation}, {graded.isolation}",
-        artifacts={"diff.patch": diff, "eval.log": graded.log, "evaluation_results.json": json.dumps(told, indent=2)},
+        artifacts={"diff.patch": diff, "eval.log": graded.log, **recorded(evaluation)},
         facts={"resources": resources, **({"published_only": True} if graded.graded == "published" else {})},
     )

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from koderz.solvers import load_solver
-from koderz.suites.suite import ExperimentContext, WorkspaceContext
+from koderz.suites.suite import ExperimentContext, JudgeContext, WorkspaceContext
 from koderz.testing import a_model
+from koderz.types import Reply, Task, Verdict
 from koderz_tracker.journal import NAME
 from tests.koderz.world import Run, Words, begun, planned, resumed
 
@@ -38,6 +39,10 @@ class Workshop(Words):
     async def open_workspace(self, context: WorkspaceContext) -> AsyncIterator[Path]:
         (context.folder / "file").write_text("x")
         yield context.folder
+
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
+        self.events.append(f"judge {context.workspace}")
+        return await super().judge(task, answer, context)
 
 
 SOURCE = """
@@ -76,8 +81,8 @@ def test_session_and_workspace_last_as_long_as_the_experiment(tmp_path: Path) ->
     run, suite = workshop(tmp_path, "solve", "session", "workspace")
 
     assert run.ended.status == "complete"
-    opened, workspace, closed = suite.events
-    assert (opened[:9], closed) == ("open T/0 ", "close T/0")
+    opened, workspace, judged, closed = suite.events
+    assert (opened[:9], judged, closed) == ("open T/0 ", f"judge {workspace}", "close T/0")
     assert not Path(workspace).exists()
 
 
@@ -120,4 +125,4 @@ def test_handle_with_a_default_is_handed_only_where_the_task_needs_it(tmp_path: 
     run, suite = workshop(tmp_path, "plain", *needs)
 
     assert len(run.of("fault")) == (1 if needs else 0)  # `plain` asserts that it is handed none
-    assert bool(suite.events) == bool(needs)
+    assert any(each.startswith("open ") for each in suite.events) == bool(needs)

@@ -21,7 +21,6 @@ from koderz.experiments.replay import Handles, NeedsCallError, NotRecordedError,
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.solvers import load_solver
-from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
 from koderz_tracker.records import Attempt, Call, Grade, Keyed, Once, Record, decode, encode
 from tests.conftest import PATIENCE
@@ -55,7 +54,7 @@ class World:
         completion = Completion(text.upper(), tokens_in=2, tokens_out=3, cost=0.5)
         return Answer(completion, ask.model or "main", "local", Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, *_: Any) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed") if self._passing in text else Verdict("failed", "assertion", f"no {text}")
 
@@ -612,9 +611,9 @@ def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: 
 
 def test_rescored_verdict_comes_before_later_records() -> None:
     class Slow(World):
-        async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+        async def judge(self, task: Task, answer: Reply | str, *_: Any) -> Verdict:
             await asyncio.sleep(0.05)
-            return await super().judge(task, answer, identity, ask)
+            return await super().judge(task, answer)
 
     async def racing(handles: Handles) -> list[str]:
         order: list[str] = []

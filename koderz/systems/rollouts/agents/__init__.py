@@ -5,9 +5,7 @@ A task's steps are worked on one after the other, each with a verifier of its ow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,13 +14,11 @@ from koderz.errors import PromptTooLong
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
+from koderz.systems.rollouts.evaluation import Evaluation, Rewards, evaluation_in, recorded
 from koderz.types import Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.task import Rollout, Stage
-
-MESSAGE: ContextVar[str] = ContextVar("message", default="")
-"""The last message of the running experiment's agent, which only a judge of expectations reads."""
 
 
 async def judged(
@@ -70,11 +66,6 @@ async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, 
     return replace(verdict, verdict=word, cause=ran_out)
 
 
-Rewards = Mapping[str, float]
-
-EVALUATION = "evaluation_results.json"
-
-
 class StepWork(NamedTuple):
     """A step that an agent has worked on."""
 
@@ -82,17 +73,14 @@ class StepWork(NamedTuple):
     verdict: Verdict
 
     @property
-    def evaluation(self) -> dict[str, Any]:
+    def evaluation(self) -> Evaluation:
         """The results of its verifier; empty if it wasn't judged."""
-        text = self.verdict.artifacts.get(EVALUATION)
-        found: dict[str, Any] = json.loads(text) if isinstance(text, str) else {}
-        return found
+        return evaluation_in(self.verdict.artifacts)
 
     @property
     def rewards(self) -> Rewards:
         """The rewards of its verifier, by name; empty if it gave none."""
-        found: Rewards = self.evaluation.get("rewards") or {}
-        return found
+        return self.evaluation.get("rewards") or {}
 
 
 async def in_stages(
@@ -151,14 +139,14 @@ def summed_up(task: Rollout, done: Sequence[StepWork]) -> Verdict:
         detail="\n\n".join(f"=== {each.name}\n{each.verdict.detail}" for each in done),
         score=sum(rewards.values()) / len(rewards) if rewards else 0.0,
         metrics=metrics,
-        artifacts={**usual.artifacts, EVALUATION: json.dumps(_evaluation(task, done, rewards), indent=2)},
+        artifacts={**usual.artifacts, **recorded(_evaluation(task, done, rewards))},
     )
 
 
 _COUNTED = ("tests", "tests_passed")
 
 
-def _evaluation(task: Rollout, done: Sequence[StepWork], rewards: Rewards) -> dict[str, Any]:
+def _evaluation(task: Rollout, done: Sequence[StepWork], rewards: Rewards) -> Evaluation:
     """The results of all steps as those of one task."""
     score = sum(rewards.values()) / len(rewards) if rewards else 0.0
     parts = [(each.name, each.evaluation) for each in done]

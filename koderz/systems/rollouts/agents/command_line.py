@@ -21,7 +21,7 @@ from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.settings.systems import own_names
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
-from koderz.systems.rollouts.agents import MESSAGE, ScriptOptions, judged
+from koderz.systems.rollouts.agents import ScriptOptions, judged
 from koderz.systems.rollouts.agents.acp import AcpAgent, AcpBridge
 from koderz.systems.rollouts.agents.adapters import Dirs, adapter_of, require_taken, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
@@ -78,7 +78,7 @@ def solver_of(name: str) -> Solver[..., Any]:
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
             await once("agent-metrics", lambda: told)
             messages = [event.text for event in events if event.kind == "message"]
-            MESSAGE.set(messages[-1] if messages else ended["output"][-_LAST:])
+            workspace.message = messages[-1] if messages else ended["output"][-_LAST:]
             errors.extend(event.text for event in events if event.kind == "error")
             return cause
 

@@ -14,7 +14,7 @@ from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.definition import asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.additions import told_of
-from koderz.systems.rollouts.agents import MESSAGE, AgentOptions, judged
+from koderz.systems.rollouts.agents import AgentOptions, judged
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
 from koderz_tracker.messages import text_of
 
@@ -128,7 +128,7 @@ async def koderz_agent(
         for turn in range(1, max_turns + 1):
             asked = read_calls(reply.tool_calls, tools) or read_actions(reply.text, tools)
             if not asked and asked is not None:
-                MESSAGE.set(reply.text)
+                workspace.message = reply.text
                 return LENGTH_REASONING if reply.truncated == "reasoning" else _CAUSES.get(reply.finish_reason, "")
             messages.append({"role": "assistant", "content": reply.text or None})
             if reply.tool_calls:

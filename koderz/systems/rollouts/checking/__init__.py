@@ -22,6 +22,7 @@ from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.runnable import Omission, by_reason
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz_tracker.files import write_whole
 
@@ -119,9 +120,8 @@ async def _part_graded(
     if solve:
         await workspace.solve()
     diff = str((await workspace.diff())["diff"])
-    collected = stores.artifacts_of(place)
     terms = await terms_of(task, stores, whole)
-    return await grade(task, diff, await stores.of(task), stores.backend_of(task), place, collected, terms)
+    return await grade(task, Work(diff, place, workspace.collected), stores, terms)
 
 
 _SHOWN = 20  # reasons

@@ -26,6 +26,7 @@ from koderz.systems.rollouts.grading import grade, grade_published
 from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, in_parts
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces import git
 
@@ -220,7 +221,8 @@ class _Auditor:
             else:
                 await workspace.solve()
                 diff = str((await workspace.diff())["diff"])
-            passes, is_ours, is_cut = await self._graded(stage.task if stage else task, diff, place, task)
+            work = Work(diff, place, workspace.collected)
+            passes, is_ours, is_cut = await self._graded(stage.task if stage else task, work, task)
             published.append(passes)
             ours, cut = ours and is_ours, cut or is_cut
             if not (passes or is_ours):
@@ -237,21 +239,18 @@ class _Auditor:
             await workspace.shell(deed.line, _EXPLOIT_SECONDS)
         return str((await workspace.diff())["diff"])
 
-    async def _graded(self, task: Rollout, diff: str, place: Path, whole: Rollout) -> tuple[bool | None, bool, bool]:
-        """Whether a diff passes as published, None if the task isn't graded so, and by koderz; and whether it is cut.
+    async def _graded(self, task: Rollout, work: Work, whole: Rollout) -> tuple[bool | None, bool, bool]:
+        """Whether work passes as published, None if the task isn't graded so, and by koderz; and whether it is cut.
 
         A grading that ends as a fault counts as cut, since the limit may have brought it about.
         """
-        backend = self._stores.backend_of(task)
         try:
-            terms = await terms_of(task, self._stores, whole)
-            collected = self._stores.artifacts_of(place)
-            graded = await grade(task, diff, await self._stores.of(task), backend, place, collected, terms)
+            graded = await grade(task, work, self._stores, await terms_of(task, self._stores, whole))
         except (Fault, git.GitError) as error:
             cut = isinstance(error, Fault)
-            if task.verifier is None:
+            if task.verifier is None or work.place is None:
                 return None, False, cut
-            found = await grade_published(task, place, backend)
+            found = await grade_published(task, work.place, self._stores.backend_of(task))
             return found.success, False, cut or found.cut
         return graded.published and graded.published.success, graded.scored.success, graded.cut
 

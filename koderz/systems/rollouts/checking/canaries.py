@@ -25,7 +25,7 @@ from koderz.systems.rollouts.checking import fails_own_solution
 from koderz.systems.rollouts.doubt import ScriptReader, tests_in
 from koderz.systems.rollouts.grading.verifiers import test_files, with_tests
 from koderz.systems.rollouts.literals import Edit
-from koderz.systems.rollouts.options import AMOUNT
+from koderz.systems.rollouts.options import AMOUNT, RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.config import Config, TaskEntry
 from koderz.systems.rollouts.workspaces.workspace import open_backend
@@ -35,23 +35,22 @@ from koderz_tracker.files import write_whole
 SUFFIX = "#canary"
 
 
-def canaries_of(
-    tasks: Sequence[Rollout], amount: str, *, shown: bool, sandbox: str, images: ImageStore
-) -> list[Rollout]:
-    """Canaries of some of the tasks, in number as `amount` says: `N`, or `SHARE%` of the tasks, and one at least.
+def canaries_of(tasks: Sequence[Rollout], sandbox: str, options: RolloutsOptions) -> list[Rollout]:
+    """Canaries of some of the tasks, in number as `canaries` says: `N`, or `SHARE%` of the tasks, and one at least.
 
-    Tasks that differ in their entries' settings alone have theirs together. `shown`: their tests lie in the checkout.
-    Raises KoderzError if there can't be as many, Unreachable if the backend can't run here.
+    Tasks that differ in their entries' settings alone have theirs together. Raises KoderzError if there can't be as
+    many, Unreachable if the backend can't run here.
     """
+    amount = options.canaries or ""
+    if not (found := AMOUNT.fullmatch(amount)):
+        return []
     groups: dict[str, list[Rollout]] = {}
-    for task in tasks:
+    for task in options.placed(tasks, sandbox):
         groups.setdefault(task.base or task.digest, []).append(task)
-    found = AMOUNT.fullmatch(amount)
-    assert found, "it was checked"
     count = math.ceil(len(groups) * int(found[1]) / 100) if found[2] else int(found[1])
-    backend = open_backend(sandbox, Settings(sandbox=sandbox), images)
+    backend = open_backend(sandbox, Settings(sandbox=sandbox), ImageStore(options.images))
     with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
-        usable = pool.submit(asyncio.run, _usable(groups, count, backend, shown=shown)).result()
+        usable = pool.submit(asyncio.run, _usable(groups, count, backend, shown=options.canaries_shown)).result()
     if len(usable) < count:
         raise KoderzError(
             f"--canaries {amount}: {len(usable)} of {count} can be made of these {len(groups)} tasks; a canary needs a "

@@ -9,7 +9,7 @@ import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,11 +28,11 @@ from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
-    from koderz.systems.rollouts.environments import Making
+    from koderz.settings.schema import Settings
+    from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.results import Benchmark
     from koderz.systems.rollouts.results.files import Place
     from koderz.systems.rollouts.tasks.config import Config
-    from koderz.systems.workspaces.images import ImageStore
 
 DATA = Path("data")
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
@@ -123,23 +123,26 @@ def stated(
     """
     import asyncio
 
-    from koderz.systems.rollouts.options import usual_sandbox
+    from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
+    from koderz.systems.rollouts.options import RolloutsOptions, usual_sandbox
     from koderz.systems.rollouts.results.files import Place
     from koderz.systems.rollouts.suite import SAMPLE
 
     given = dict(front.values)
     if "sandbox" in given:  # which is for every entry
         given.setdefault("entry_sandbox", False)
-    usual_said = usual_settings(given, trust_config=front.trust_config)
-    path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
+    settings = usual_settings(given, trust_config=front.trust_config)
+    options = settings.of(RolloutsOptions)
+    path, found = _chosen_tasks(config, given.get("dataset"), options)
     given["dataset"] = path
     most = rollouts or max((entry.rollouts for entry in found.entries), default=1)  # one alone: another temperature
     usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
     if "sandbox" not in given:
         given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
-    settled = _settled(usual_said)
-    able = _runnable(found, usual_said, given["sandbox"], settled, agent)
-    found = _with_canaries(able, usual_said, given["sandbox"])
+    settled = _settled(options)
+    found = _runnable(found, options, given["sandbox"], agent)
+    if canaries := canaries_of(found.tasks, given["sandbox"], options):
+        found = with_canaries(found, canaries)
     _require_trusted(found, settled, grant=front.trust_config or is_own)
     if not (front.shown.json or is_own):
         _say_sandboxes(found, settled, given["sandbox"])
@@ -147,7 +150,7 @@ def stated(
         found,
         agent=agent,
         model=given.get("local_model") or ("simulated" if path == SAMPLE / "sample.toml" else None),
-        usual_model=usual_said["local_model"],
+        usual_model=settings.local_model,
         rollouts=rollouts,
         judges="judge_model" not in given,
         without=settled,
@@ -160,45 +163,42 @@ def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None
     say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [usual]))}")
 
 
-def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, Any]) -> tuple[Path, Config]:
+def _chosen_tasks(config: Path | None, dataset: Path | None, options: RolloutsOptions) -> tuple[Path, Config]:
     """The place of the tasks and the entries about them. Raises KoderzError if both or a broken one are given."""
-    from koderz.systems.rollouts.options import variables_of
     from koderz.systems.rollouts.suite import SAMPLE
     from koderz.systems.rollouts.tasks.config import config_of, read_config
     from koderz.systems.rollouts.tasks.datasets import read_dataset, stood_in
 
     if config and dataset:
         raise KoderzError(f"{config} and --dataset {dataset}: give one of them")
-    variables = variables_of(said["env"])
     if dataset and dataset.suffix != ".toml":
-        found = read_dataset(dataset, said["registry"], variables)
-        environments, images = (said[name] and Path(said[name]) for name in ("environments", "images"))
-        return dataset, config_of(dataset, replace(found, tasks=stood_in(found.tasks, environments, images)))
+        found = read_dataset(dataset, options.registry, options.variables)
+        tasks = stood_in(found.tasks, options.environments, options.images)
+        return dataset, config_of(dataset, replace(found, tasks=tasks))
     path = config or dataset or SAMPLE / "sample.toml"
-    return path, read_config(path, variables)
+    return path, read_config(path, options.variables)
 
 
-def _runnable(
-    config: Config, said: Mapping[str, Any], sandbox: str, settled: Collection[str], agent: str | None
-) -> Config:
+def _runnable(config: Config, options: RolloutsOptions, sandbox: str, agent: str | None) -> Config:
     """The entries of tasks that can be loaded, run here by their agent and be graded afresh, if others are left out.
 
     Raises KoderzError if there are none.
     """
     from koderz.systems.rollouts.agents.adapters import require_taken
     from koderz.systems.rollouts.grading.terms import fresh_only
-    from koderz.systems.rollouts.tasks.runnable import ROOTED, Omission, placed, require_none, runnable, workable
+    from koderz.systems.rollouts.tasks.runnable import Omission, require_none, runnable, workable
     from koderz.systems.workspaces.images import ImageStore
 
-    named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
-    making = _making(said, images)
+    images = ImageStore(options.images)
     if images.folder and not images.folder.is_dir():
         raise KoderzError(f"--images: there is no folder {images.folder}")
     judges = {task for task, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model}
-    able, left_out = workable(config.tasks, lambda task: bool(said["judge_model"]) or task.id in judges)
+    able, left_out = workable(config.tasks, lambda task: bool(options.judge_model) or task.id in judges)
     left_out = [*config.refused, *left_out]
-    if said["skip_unrunnable"]:
-        able, unable = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images, making)
+    if options.skip_unrunnable:
+        able, unable = runnable(
+            able, lambda task: options.sandbox_of(task.sandbox, sandbox), images, options.making(images)
+        )
         left_out += unable
         of_agents = {
             (task, agent or entry.agent) for task, entry in zip(config.of_entries, config.entries, strict=True)
@@ -214,40 +214,12 @@ def _runnable(
         able, left_out = [task for task in able if task.id not in refused], [*left_out, *refused.values()]
     else:
         require_none(left_out, len(config.tasks) + len(config.refused))
-    if said["require_fresh"] and able:
-        here = making if sandbox in ROOTED else None
-        able, stale = fresh_only([placed(task, images, here) for task in able], sandbox, images)
+    if options.require_fresh and able:
+        able, stale = fresh_only(able, sandbox, options)
         left_out = [*left_out, *stale]
     if not able:
         raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
     return config.having({task.id for task in able}) if left_out else config
-
-
-def _making(said: Mapping[str, Any], images: ImageStore) -> Making:
-    """The terms on which environments are made of Dockerfiles."""
-    from koderz.systems.rollouts.environments import Making
-
-    packages = Path(said["packages"]) if said["packages"] else None
-    return Making(images, packages, said["host_base"], said["allow_network"] == "build", said["layer_mb"])
-
-
-def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:
-    """The entries with those of canaries among them, as many as are asked for."""
-    from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
-    from koderz.systems.rollouts.options import wrong_amount
-    from koderz.systems.rollouts.tasks.runnable import ROOTED, placed
-    from koderz.systems.workspaces.images import ImageStore
-
-    amount = said["canaries"]
-    if not amount:
-        return config
-    if wrong := wrong_amount(amount):
-        raise KoderzError(f"--canaries {wrong}")
-    images, shown = ImageStore(said["images"] and Path(said["images"])), said["canaries_shown"]
-    making = _making(said, images) if sandbox in ROOTED else None
-    tasks = [placed(task, images, making) for task in config.tasks]
-    found = canaries_of(tasks, amount, shown=shown, sandbox=sandbox, images=images)
-    return with_canaries(config, found)
 
 
 def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
@@ -259,37 +231,22 @@ def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -
         require_trust(config.text.encode(), f"{where}: this could {risk}", grant=grant)
 
 
-def usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
+def usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Settings:
     """The defaults for entries, or values for all of them, from any source; `local_model` except from flags."""
     from koderz.engines.owners import schema_here
-    from koderz.settings.layers import values_in
     from koderz.settings.toml import read_sources
+    from koderz.systems.rollouts.options import RolloutsOptions
 
-    own = {
-        "agent_timeout",
-        "entry_sandbox",
-        "registry",
-        "env",
-        "skip_unrunnable",
-        "judge_model",
-        "images",
-        "environments",
-        "canaries",
-        "canaries_shown",
-        "packages",
-        "host_base",
-        "allow_network",
-        "layer_mb",
-    }
+    own = {field.name for field in fields(RolloutsOptions)}
     flags = {name: value for name, value in given.items() if name in own}
     schema = schema_here({**given, "suite": "rollouts"}, scope=OWN)
     names = {"local_model", *own}
-    return values_in(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
+    return read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings
 
 
-def _settled(said: Mapping[str, Any]) -> set[str]:
+def _settled(options: RolloutsOptions) -> set[str]:
     """The settings of entries that the run overrides."""
-    own = {"sandbox": not said["entry_sandbox"], "timeout_sec": said["agent_timeout"] is not None}
+    own = {"sandbox": not options.entry_sandbox, "timeout_sec": options.agent_timeout is not None}
     return {name for name, is_settled in own.items() if is_settled}
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
@@ -27,8 +26,9 @@ from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.workspaces import afresh
 from koderz.systems.rollouts.workspaces.afresh import root_of
-from koderz.systems.rollouts.workspaces.artifacts import Collected, files_of, published, put_back
+from koderz.systems.rollouts.workspaces.artifacts import files_of, published, put_back
 from koderz.systems.rollouts.workspaces.machines import is_separate, lay_separate, verifier_of
+from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult, run_script
@@ -75,25 +75,24 @@ class Graded:
         return "\n".join(filter(None, parts))
 
 
-async def grade(
-    task: Rollout,
-    diff: str,
-    store: git.Store,
-    backend: Backend,
-    place: Path | None = None,
-    collected: Collected | None = None,
-    terms: afresh.Terms | None = None,
-) -> Graded:
-    """Grades a diff, by default on the strictest terms. Raises GitError if it can't be applied, Fault if not graded.
+async def grade(task: Rollout, work: afresh.Work, stores: Stores, terms: afresh.Terms | None = None) -> Graded:
+    """Grades work, by default on the strictest terms. Raises GitError if it can't be applied, Fault if not graded.
 
-    `place` is where the agent worked, whose processes have ended; `collected` are the artifacts that it left there.
-    Without a place, or with a separate verifier, nothing can be graded as published.
+    The processes of the agent have ended. Without its place, or with a separate verifier, nothing can be graded as
+    published.
     """
     if task.instance:
-        return await _by_instance(task, task.instance, diff, store, backend)
+        return await _by_instance(task, task.instance, work.diff, stores)
+    return await grade_in(task, work, await stores.of(task), stores.backend_of(task), terms)
+
+
+async def grade_in(
+    task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms | None = None
+) -> Graded:
+    """Grades work on a task that is no instance of SWE-bench, as `grade`, with a repository that is prepared."""
     if task.verifier is None:
-        return await _by_scripts(task, diff, store, backend, _wanted(task))
-    terms, work = terms or afresh.Terms(), afresh.Work(diff, place, collected or Collected())
+        return await _by_scripts(task, work.diff, store, backend, _wanted(task))
+    terms, place = terms or afresh.Terms(), work.place
     if terms.graded == "published" and place is not None and not is_separate(task):
         return _published_alone(task, terms, await _run_published(task, place, backend))
     fresh = await grade_afresh(task, work, store, backend, terms)
@@ -102,25 +101,22 @@ async def grade(
     return _both(task, fresh, await grade_published(task, place, backend))
 
 
-_INSTANCE_JUDGES: WeakKeyDictionary[Backend, InstanceJudge] = WeakKeyDictionary()
-"""The judges of instances of SWE-bench, which remember how each is judged on a backend."""
-
-
-async def is_published_alone(instance: Instance, store: git.Store, backend: Backend) -> bool:
+async def is_published_alone(task: Rollout, instance: Instance, stores: Stores) -> bool:
     """Whether an instance's own solution passes only as published. Raises Fault if it doesn't pass at all."""
-    return (await _judge_of(instance, store, backend).terms(instance)).by == "published"
+    return (await (await _judge_of(task, instance, stores)).terms(instance)).by == "published"
 
 
-def _judge_of(instance: Instance, store: git.Store, backend: Backend) -> InstanceJudge:
-    judge = _INSTANCE_JUDGES.setdefault(backend, InstanceJudge(InstancePlaces(backend)))
+async def _judge_of(task: Rollout, instance: Instance, stores: Stores) -> InstanceJudge:
+    store, backend = await stores.of(task), stores.backend_of(task)
+    judge = stores.judges.setdefault(backend, InstanceJudge(InstancePlaces(backend)))
     if not instance.withheld:  # else the agent's tree lacks tests that the judge's has
         judge.places.stores[instance.key] = store
     return judge
 
 
-async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.Store, backend: Backend) -> Graded:
+async def _by_instance(task: Rollout, instance: Instance, diff: str, stores: Stores) -> Graded:
     """Grades by the rules of SWE-bench, as published and afresh."""
-    judged = await _judge_of(instance, store, backend).judge(instance, diff)
+    judged = await (await _judge_of(task, instance, stores)).judge(instance, diff)
     report, resolved = judged.report, bool(judged.report["resolved"])
     rewards, as_published = {"resolved": float(resolved)}, bool(report["published"]["resolved"])
     cause = ""

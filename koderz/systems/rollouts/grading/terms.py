@@ -100,8 +100,7 @@ async def _solved(task: Rollout, whole: Rollout, stores: Stores) -> AsyncIterato
             await workspace.solve()
         await workspace.solve()
         diff = str((await workspace.diff())["diff"])
-        stores.left(task, diff)
-        yield Work(diff, place, stores.artifacts_of(place))
+        yield Work(diff, place, workspace.collected)
 
 
 async def _strictest(trial: _Trial) -> Terms:
@@ -146,11 +145,12 @@ async def _believed(trial: _Trial, terms: Terms) -> VerifierRun | None:
 
 
 def fresh_only(
-    tasks: Sequence[Rollout], sandbox: str, images: ImageStore
+    tasks: Sequence[Rollout], sandbox: str, options: RolloutsOptions
 ) -> tuple[Sequence[Rollout], Sequence[Omission]]:
     """The tasks that can be graded afresh, and those that can't. Raises Fault where that can't be tried."""
+    tasks = options.placed(tasks, sandbox)
     with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
-        alone = pool.submit(asyncio.run, _published_alone(tasks, sandbox, images)).result()
+        alone = pool.submit(asyncio.run, _published_alone(tasks, sandbox, ImageStore(options.images))).result()
     left_out = [Omission(task.id, PUBLISHED_ONLY) for task in tasks if task.id in alone]
     return [task for task in tasks if task.id not in alone], left_out
 
@@ -161,7 +161,7 @@ async def _published_alone(tasks: Sequence[Rollout], sandbox: str, images: Image
         stores = Stores({"": backend})
         for task in tasks:
             if task.instance:
-                is_alone = await is_published_alone(task.instance, await stores.of(task), backend)
+                is_alone = await is_published_alone(task, task.instance, stores)
             else:
                 parts = [stage.task for stage in task.stages] or [task]
                 is_alone = "published" in [(await terms_of(part, stores, task)).graded for part in parts]

@@ -157,6 +157,7 @@ def _asked(
     from koderz.engines.effects import require_effect
     from koderz.systems.rollouts.helps.arms import write_config
     from koderz.systems.rollouts.helps.verdict import power_of
+    from koderz.systems.rollouts.options import RolloutsOptions
 
     if dataset.suffix == ".toml":
         raise KoderzError(
@@ -164,7 +165,7 @@ def _asked(
             f"koderz rollouts run {dataset} --until-decided"
         )
     found = str(dataset.absolute()) if dataset.exists() else str(dataset)
-    registry = usual_settings(front.values, trust_config=front.trust_config)["registry"]
+    registry = usual_settings(front.values, trust_config=front.trust_config).of(RolloutsOptions).registry
     config = write_config(data.absolute() / "helps", name, arms, found, registry, agent)
     values = {key: value for key, value in front.values.items() if key not in ("dataset", "registry")}
     front, place = stated(

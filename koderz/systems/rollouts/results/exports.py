@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import orjson
 
@@ -23,7 +23,7 @@ from koderz.analysis.conversation import chat_of, chat_reply
 from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.story import Story, agent_version, worker_of
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.agents import EVALUATION
+from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in
 from koderz.systems.rollouts.results.files import DOCUMENT, RolloutsDocument
 from koderz.types import JUDGE
 from koderz_tracker.files import write_whole
@@ -105,7 +105,7 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
         told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
         return trial | {"exception_info": {**told, "occurred_at": moment(ended.time), "cause": ended.cause}}
     found = evaluation_of(story)
-    rewards = found.get("rewards") or {"reward": ended.score if ended.score is not None else 0.0}
+    rewards = found.get("rewards") or {"reward": float(ended.success) if ended.score is None else ended.score}
     trial |= {"verifier_result": {"rewards": rewards}}
     if steps := found.get("steps"):
         trial["step_results"] = [
@@ -117,16 +117,11 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
     return trial
 
 
-def evaluation_of(story: Story) -> Mapping[str, Any]:
+def evaluation_of(story: Story) -> Evaluation:
     """How the task's own verifier graded; empty if it has none. Of a task with steps for all of them."""
     if isinstance(of_steps := story.made.get("steps"), dict):
-        return of_steps
-    text = story.attempts[-1].artifacts.get(EVALUATION) if story.attempts else None
-    try:
-        found = json.loads(text) if isinstance(text, str) else {}
-    except ValueError:  # where its file in blobs/ is lost
-        found = {}
-    return found if isinstance(found, dict) else {}
+        return cast("Evaluation", of_steps)
+    return evaluation_in(story.attempts[-1].artifacts) if story.attempts else {}
 
 
 def moment(time: str) -> str:

@@ -17,6 +17,7 @@ from msgspec import to_builtins
 
 from koderz.errors import KoderzError
 from koderz.runs.documents import documented
+from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in
 from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines
 from koderz.systems.rollouts.workspaces.artifacts import Collected, keep
 from koderz_tracker.files import write_whole
@@ -236,13 +237,10 @@ def _logs(story: Sequence[Record]) -> Iterator[str]:
 
 def _evaluation(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:
     attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
-    said = str(attempt.artifacts.get("evaluation_results.json", "")) if attempt else ""
-    told: dict[str, Any] = {}
-    with suppress(ValueError):  # where its file in blobs/ is lost
-        told = json.loads(said or "{}")
+    artifacts = attempt.artifacts if attempt else {}
     of_steps = [record.value for record in story if isinstance(record, Once) and record.name == "steps"]
-    told = of_steps[-1] if of_steps else told
-    score, metrics = outcome.score or 0.0, _agent_metrics(story, outcome)
+    told: Evaluation = of_steps[-1] if of_steps else evaluation_in(artifacts)
+    every, score, metrics = dict(told), outcome.score or 0.0, _agent_metrics(story, outcome)
     return {
         "task_id": told.get("task_id", run.task_id),
         "run_id": run_id,
@@ -257,7 +255,7 @@ def _evaluation(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Ex
         "custom_metrics": told.get("custom_metrics"),
         "tampering": told.get("tampering", []),
         **({"resources": outcome.facts["resources"]} if "resources" in outcome.facts else {}),
-        **{name: told[name] for name in _OF_VERIFIER if name in told},
+        **{name: every[name] for name in _OF_VERIFIER if name in every},
         "quantitative_metrics": {
             "time_taken_seconds": metrics["time_taken_seconds"],
             "tokens_spent": metrics["tokens_total"],

@@ -52,6 +52,8 @@ class Work:
     diff: str
     place: Path | None = None  # where it worked; None: only the diff is left of it
     collected: Collected = field(default_factory=Collected)  # its artifacts
+    removed: tuple[str, ...] = ()  # the files that were removed so that the diff could be taken
+    message: str = ""  # the agent's last one
 
 
 class Laid(NamedTuple):

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.environments.trees import prepared, shown
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Healthcheck, Rollout, Stage
-from koderz.systems.rollouts.workspaces.afresh import Terms
+from koderz.systems.rollouts.workspaces.afresh import Terms, Work
 from koderz.systems.rollouts.workspaces.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.workspaces.machines import require_healthy
 from koderz.systems.workspaces import git
@@ -33,9 +32,7 @@ from koderz.systems.workspaces.opening import open_workspaces
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.agents.servers import Servers, Tool
-
-PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
-"""The workspace folder of the running experiment, as others may end with the same diff at the same time."""
+    from koderz.systems.rollouts.swebench.judging import InstanceJudge
 
 _LEAST_FREE = 64 << 20  # bytes of disk below which git fails by no doing of an agent's
 _LARGEST_EDIT = 64 << 20  # bytes
@@ -65,45 +62,13 @@ class Stores:
 
     backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
-    _left: dict[Path, tuple[str, str]] = field(default_factory=dict)
-    _removed: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    _collected: dict[Path, Collected] = field(default_factory=dict)
     versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
     terms: Once[Terms] = field(default_factory=Once)  # on which tasks are graded, by digest and sandbox
+    judges: dict[Backend, InstanceJudge] = field(default_factory=dict)  # which remember how instances are judged there
 
     def backend_of(self, task: Rollout) -> Backend:
         """The backend that runs the task's commands."""
         return self.backends[task.sandbox if task.sandbox in self.backends else ""]
-
-    def leave(self, task: Rollout, diff: str, place: Path) -> None:
-        """Notes that an agent has ended its work in a place, with that diff."""
-        self._left[place] = (task.digest, diff)
-
-    def left(self, task: Rollout, diff: str) -> Path | None:
-        """The place of the running experiment if its agent ended there with that diff; given out once."""
-        place = PLACE.get()
-        if place is None or self._left.get(place) != (task.digest, diff):
-            return None
-        del self._left[place]
-        return place
-
-    def leave_artifacts(self, place: Path, collected: Collected) -> None:
-        """Notes the artifacts of a place."""
-        self._collected[place] = collected
-
-    def artifacts_of(self, place: Path | None) -> Collected:
-        """The artifacts of a place; none if it is none."""
-        return self._collected.get(place, Collected()) if place else Collected()
-
-    def note_removed(self, removed: Sequence[str], place: Path) -> None:
-        """Notes the files removed from a place so that its diff could be taken."""
-        self._removed[place] = tuple(removed)
-
-    @property
-    def removed(self) -> tuple[str, ...]:
-        """The files removed from the running experiment's place."""
-        place = PLACE.get()
-        return self._removed.get(place, ()) if place else ()
 
     async def of(self, task: Rollout) -> git.Store:
         """The repository of a task. Raises Fault if it can't be prepared."""
@@ -161,6 +126,10 @@ class Workspace:
         self._mcp: Servers
         self._tools: Mapping[str, Tool]
         self._pending: list[Callable[[], Awaitable[Any]]] = []
+        self.message = ""  # the agent's last one
+        self._removed: tuple[str, ...] = ()  # files, so that its diff could be taken
+        self.collected = Collected()  # its artifacts
+        self._left: tuple[str, str] | None = None  # the task and the diff with which an agent has ended its work
         self._began, self._before = time.monotonic(), 0.0
 
     @property
@@ -269,7 +238,7 @@ class Workspace:
 
         step = {"step": self._step} if self._step else {}
         found = await self._done("artifacts", collected, **step)
-        self._stores.leave_artifacts(self._place, Collected.of_record(found))
+        self.collected = Collected.of_record(found)
 
     async def diff(self) -> dict[str, Any]:
         """The changes: `{diff, too_large}`, the paths `removed` to take it, and an `error` if it can't be taken.
@@ -278,8 +247,15 @@ class Workspace:
         """
         await self._collect()
         found = await self._done("diff", self._diff)
-        self._stores.note_removed(found.get("removed", ()), self._place)
+        self._removed = tuple(found.get("removed", ()))
         return found
+
+    def work(self, task: Rollout, diff: str) -> Work:
+        """The work that ended with that diff; with the place only once, and if the agent ended there."""
+        place = None
+        if self._left == (task.digest, diff):
+            place, self._left = self._place, None
+        return Work(diff, place, self.collected, self._removed, self.message)
 
     async def unrecorded_diff(self) -> dict[str, Any] | None:
         """The changes so far; None if nothing was done beyond what is on record."""
@@ -476,6 +452,6 @@ class Workspace:
                 raise Fault(f"the disk below {self._place} is full: {error}", cause="sandbox") from error
             return {"diff": "", "too_large": False, "error": str(error)}
         if self._task.verifier:
-            self._stores.leave(self._task, change.diff, self._place)
+            self._left = (self._task.digest, change.diff)
         removed = {"removed": change.removed} if change.removed else {}
         return {"diff": change.diff, "too_large": False, **removed}

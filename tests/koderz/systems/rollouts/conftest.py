@@ -12,8 +12,9 @@ import pytest
 from koderz.errors import Unreachable
 from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.environments.trees import prepared
-from koderz.systems.rollouts.grading import Graded, grade
+from koderz.systems.rollouts.grading import Graded, grade_in
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.local import Local
 from tests.koderz.systems.rollouts.grading.test_grading import TASK, Grading
@@ -53,7 +54,7 @@ def graded(runner: asyncio.Runner, local: Local, store: git.Store, tmp_path: Pat
                 git.write(checkout, path, text.encode())
             diff = await store.diff(checkout, 1 << 20)
             shutil.rmtree(checkout)
-            return await grade(task, diff, store, backend)
+            return await grade_in(task, Work(diff), store, backend)
 
         return runner.run(in_loop())
 

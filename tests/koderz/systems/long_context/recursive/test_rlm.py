@@ -15,7 +15,6 @@ from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.prompts import load_prompts
 from koderz.solvers import load_solver
-from koderz.solvers.handles import AskHandle
 from koderz.systems.long_context.recursive.rlm import rlm
 from koderz.systems.long_context.wasm.opening import Sessions
 from koderz.systems.long_context.wasm.session import Pool
@@ -65,7 +64,7 @@ class World:
         role = ask.model or "main"
         return Answer(Completion(self._line(ask.messages, ask.purpose), cost=self._cost), role, role, Sampling())
 
-    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, *_: Any) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed") if text == "4711" else Verdict("failed", "answer", text)
 

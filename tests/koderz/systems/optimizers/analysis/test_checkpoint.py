@@ -11,7 +11,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.checkpoint import CheckpointSink, State
-from koderz.systems.optimizers.analysis.runs import View, found_run, latest_runs
+from koderz.systems.optimizers.analysis.runs import View, found_run, latest_runs, shown
 from koderz.systems.optimizers.analysis.trials import cells_of
 from koderz_tracker.records import Experiment, Fault, Finished, Plan, Resumed
 from koderz_tracker.sinks import Source
@@ -196,6 +196,15 @@ def test_checkpoint_of_the_original_is_found_and_read(tmp_path: Path) -> None:
         "logs": "",
     }
     assert view.rows() == []
+
+
+def test_checkpoint_of_ours_is_read_as_one_of_the_original(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run_20250423_153045"
+    folder.mkdir()
+    sink_of(run, folder).take(run.lines)
+    written = json.loads((folder / "checkpoint.json").read_text())
+    assert View(folder).document == written
+    assert shown(folder).optimizers == written["optimizers"]
 
 
 @pytest.mark.parametrize("text", ['{"task_results": 1}', '{"task_results": [1]}'])

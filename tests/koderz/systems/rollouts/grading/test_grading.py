@@ -14,8 +14,9 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.systems.rollouts.environments.trees import prepared
-from koderz.systems.rollouts.grading import Graded, grade
+from koderz.systems.rollouts.grading import Graded, grade_in
 from koderz.systems.rollouts.task import Rollout, Rubric
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.workspaces import git, userland
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.local import Local
@@ -307,7 +308,7 @@ def test_repository_plugins_are_no_tampering(runner: asyncio.Runner, local: Loca
         store = await prepared(task, tmp_path / "store", local)
         await store.checkout(tmp_path / "checkout")
         git.write(tmp_path / "checkout", "calc.py", _RIGHT["calc.py"].encode())
-        return await grade(task, await store.diff(tmp_path / "checkout", 1 << 20), store, local)
+        return await grade_in(task, Work(await store.diff(tmp_path / "checkout", 1 << 20)), store, local)
 
     found = runner.run(mended())
     assert (found.scored.score_of_graded, found.tampering) == (1, ()), found.log
@@ -329,7 +330,7 @@ def test_failures_of_a_long_script_parse_it_no_more(runner: asyncio.Runner, loca
 
     async def failed() -> Graded:
         store = await prepared(task, tmp_path / "store", local)
-        return await grade(task, "", store, local)
+        return await grade_in(task, Work(""), store, local)
 
     found = runner.run(failed())
     assert "parsed 0 long" in found.log, found.log
@@ -411,7 +412,7 @@ def test_settings_for_a_plugin_that_is_missing_are_a_fault(
     task = replace(TASK, files={**_BEFORE, "pyproject.toml": settings}, digest="settings for a plugin")
 
     async def judged() -> Graded:
-        return await grade(task, "", await prepared(task, tmp_path / "store", local), local)
+        return await grade_in(task, Work(""), await prepared(task, tmp_path / "store", local), local)
 
     with pytest.raises(Fault, match="error: unrecognized arguments: --nowhere"):
         runner.run(judged())
@@ -447,7 +448,7 @@ def test_hidden_tests_are_not_written_through_links(
         shutil.rmtree(checkout / "tests")
         (checkout / "tests").symlink_to(tmp_path / "outside")
         git.write(checkout, "calc.py", _RIGHT["calc.py"].encode())
-        return await grade(TASK, await store.diff(checkout, 1 << 20), store, local)
+        return await grade_in(TASK, Work(await store.diff(checkout, 1 << 20)), store, local)
 
     (tmp_path / "outside").mkdir()
     runner.run(linked())

@@ -22,6 +22,7 @@ from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.git import GitError
@@ -215,16 +216,12 @@ def test_diff_reaches_nothing_while_it_is_graded(worked: Worked, task: Rollout, 
             await workspace.edit("tests/test_hidden.py", "", "")
             diff = str((await workspace.diff())["diff"])
             changed = diff.replace("conftest.py", "test_more.py")
-            return await grade(task, changed, await _store(workspace), workspace._stores.backend_of(task))
+            return await grade(task, Work(changed), workspace._stores)
 
     graded = worked(task, work)
     assert not (tmp_path / "written").exists()
     assert "reached" not in graded.log
     assert not graded.scored.success
-
-
-async def _store(workspace: Workspace) -> Any:
-    return workspace._store
 
 
 @pytest.mark.parametrize(
@@ -398,9 +395,7 @@ def test_diff_writes_nothing_outside_and_passes_nothing(
         await workspace.diff()
         try:
             told = diff.replace("{outside}", str(tmp_path))
-            return bool(
-                (await grade(task, told, await _store(workspace), workspace._stores.backend_of(task))).scored.success
-            )
+            return (await grade(task, Work(told), workspace._stores)).scored.success
         except GitError:
             return False
 
@@ -417,7 +412,8 @@ def test_names_that_differ_in_case_or_are_odd_are_kept_apart(worked: Worked, tas
             await workspace.edit(name, "", f"{name}!")
         diff = str((await workspace.diff())["diff"])
         with scratch() as fresh:
-            await (await _store(workspace)).checkout(fresh / "checkout")
+            assert workspace._store
+            await workspace._store.checkout(fresh / "checkout")
             await git.apply(diff.encode(), fresh / "checkout")
             return {path.name for path in (fresh / "checkout").iterdir()}
 

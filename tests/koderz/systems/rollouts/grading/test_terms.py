@@ -24,9 +24,8 @@ from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.workspaces.afresh import Solution, Terms, is_work
+from koderz.systems.rollouts.workspaces.afresh import Solution, Terms, Work, is_work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
-from koderz.systems.workspaces.images import ImageStore
 from koderz.systems.workspaces.local import Local
 from koderz.types import Verdict
 from tests.koderz.systems.rollouts.hand_made import hand_made
@@ -52,8 +51,7 @@ def solved(runner: asyncio.Runner, local: Local) -> Solved:
             workspace = Workspace(task, stores, place, at_once, RolloutsOptions())
             await workspace.shell(line)
             diff = str((await workspace.diff())["diff"])
-            store, collected = await stores.of(task), stores.artifacts_of(place)
-            return terms, await grade(task, diff, store, local, place, collected, terms)
+            return terms, await grade(task, Work(diff, place, workspace.collected), stores, terms)
 
     return lambda task, line: runner.run(worked(task, line))
 
@@ -171,7 +169,7 @@ def test_terms_grade_as_published_what_passes_no_other_way(solved: Solved, tmp_p
     )
     _, graded = solved(task, "true")
     assert (graded.scored.success, graded.graded, graded.rewards) == (False, "published", {"reward": 0.0})
-    able, left_out = fresh_only([task], "local", ImageStore())
+    able, left_out = fresh_only([task], "local", RolloutsOptions())
     assert ([*able], [each.id for each in left_out]) == ([], [task.id])
 
 
@@ -218,7 +216,9 @@ def verdict(runner: asyncio.Runner, local: Local, tmp_path: Path) -> Callable[[s
         (folder / "tests/test.sh").write_text(f"echo {reward} > /logs/verifier/reward.txt\n")
         suite = RolloutsSuite.load(SuiteSource(folder, RolloutsOptions(), sandbox="local"))
         suite._stores.backends[""] = local
-        return runner.run(suite.judge(suite.tasks[0], "", cast("JudgeContext", SimpleNamespace(ask=None))))
+        return runner.run(
+            suite.judge(suite.tasks[0], "", cast("JudgeContext", SimpleNamespace(ask=None, workspace=None)))
+        )
 
     return judged
 

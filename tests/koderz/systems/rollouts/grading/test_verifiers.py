@@ -14,7 +14,8 @@ from koderz.systems.rollouts.grading import Graded, Published, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
-from koderz.systems.rollouts.workspaces.workspace import PLACE, Stores, Workspace
+from koderz.systems.rollouts.workspaces.afresh import Work
+from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace
 from koderz.systems.workspaces.local import Local
 
 pytestmark = pytest.mark.slow
@@ -34,11 +35,10 @@ def _graded(task: Rollout, line: str, *, anew: bool = False) -> Graded:
                 workspace = Workspace(task, stores, place, _at_once, RolloutsOptions())
                 await workspace.shell(line)
                 diff = str((await workspace.diff())["diff"])
-                PLACE.set(place)
-                where = stores.left(task, diff)
-                assert where == place
-                assert stores.left(task, diff) is None
-                return await grade(task, diff, await stores.of(task), local, None if anew else where)
+                work = workspace.work(task, diff)
+                assert work.place == place
+                assert workspace.work(task, diff).place is None
+                return await grade(task, Work(diff) if anew else work, stores)
 
     return asyncio.run(worked())
 
@@ -55,18 +55,15 @@ def _harbor(folder: Path, tests: str) -> Rollout:
 
 def test_verifier_grades_where_the_agent_worked(tmp_path: Path) -> None:
     """Also where another has ended with the same diff."""
-    task, stores = _harbor(tmp_path / "task", ""), Stores()
-    places = [tmp_path / name for name in "abc"]
-
-    async def experiment(place: Path, both: asyncio.Barrier) -> Path | None:
-        PLACE.set(place)
-        stores.leave(task, "the same", place)
-        await both.wait()
-        return stores.left(task, "the same")
+    task, places = _harbor(tmp_path / "task", ""), [tmp_path / name for name in "ab"]
 
     async def at_once() -> list[Path | None]:
-        both = asyncio.Barrier(len(places))
-        return await asyncio.gather(*(experiment(place, both) for place in places))
+        async with Local() as local:
+            stores = Stores({"": local})
+            workspaces = [Workspace(task, stores, place, _at_once, RolloutsOptions()) for place in places]
+            diffs = [str((await workspace.diff())["diff"]) for workspace in workspaces]
+            assert diffs[0] == diffs[1]
+            return [workspace.work(task, diffs[0]).place for workspace in workspaces]
 
     assert asyncio.run(at_once()) == places
 

@@ -18,7 +18,7 @@ NAME, STAMP = "bench_00000000_20260101_000000", "20260101__00-00-00"
 RUNS = [f"exp_{number:016x}" for number in range(1, 5)]
 
 
-def _about(folder: Path) -> dict[str, object]:
+def about_files(folder: Path) -> dict[str, object]:
     return {
         "output": str(folder / "data"),
         "data": "data",
@@ -30,7 +30,7 @@ def _about(folder: Path) -> dict[str, object]:
     }
 
 
-def _ended(run: str) -> records.Experiment:
+def ended(run: str) -> records.Experiment:
     return records.Experiment(
         experiment_id=run,
         problem_id="one",
@@ -59,7 +59,7 @@ def test_tasks_that_were_left_out_are_listed(tmp_path: Path) -> None:
 
     async def write() -> None:
         with Tracker.create(tmp_path, NAME, plan):
-            files.RolloutFiles(tmp_path / NAME, _about(tmp_path)).write(cast("Summary", None))
+            files.RolloutFiles(tmp_path / NAME, about_files(tmp_path)).write(cast("Summary", None))
 
     asyncio.run(write())
     listed = tmp_path / f"data/rollouts/nightly/{STAMP}/left-out.json"
@@ -93,11 +93,11 @@ def test_lists_are_written_sparingly_and_whole_in_the_end(tmp_path: Path, monkey
         nonlocal now
         seen = []
         with Tracker.create(tmp_path, NAME, plan) as tracker:
-            written = files.RolloutFiles(tmp_path / NAME, _about(tmp_path))
+            written = files.RolloutFiles(tmp_path / NAME, about_files(tmp_path))
             for run, later in zip(RUNS, (0, 0, 30, 0), strict=True):
                 now += later
-                await tracker.record(_ended(run))
-                written.take(_ended(run))
+                await tracker.record(ended(run))
+                written.take(ended(run))
                 seen.append(listed())
             written.write(cast("Summary", None))  # which it doesn't look at
             return [*seen, listed()]

@@ -188,7 +188,7 @@ def test_fault_names_the_expectation_that_the_judge_is_silent_on(tmp_path: Path)
 
     class Context:
         def __init__(self, ask: Any) -> None:
-            self.ask = ask
+            self.ask, self.workspace = ask, None
 
     with pytest.raises(Fault, match="no verdict of the judge on 'It holds 42'"):
         asyncio.run(suite.judge(suite.tasks[0], "+42", Context(ask)))  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from koderz.systems.rollouts.environments.trees import files_shown
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, Stage
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.artifacts import Collected, keep, put_back, unpack
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
@@ -44,7 +45,7 @@ def run(local: Local, runner: asyncio.Runner) -> Run:
                 workspace = Workspace(task, stores, place, at_once, RolloutsOptions())
                 await workspace.shell(line)
                 diff = str((await workspace.diff())["diff"])
-                return await grade(task, diff, await stores.of(task), local, place, stores.artifacts_of(place))
+                return await grade(task, Work(diff, place, workspace.collected), stores)
 
         return runner.run(worked())
 
@@ -207,8 +208,7 @@ async def worked(task: Rollout, local: Local, lines: Mapping[str, str]) -> tuple
             return ""
 
         async def judge(task: Task[Any], answer: Reply | str) -> Verdict:
-            part, answer = task, str(answer)
-            found = await grade(part.payload, answer, await stores.of(part.payload), local, place)
+            found = await grade(task.payload, Work(str(answer), place), stores)
             told_of = {"rewards": found.rewards, "published": found.published and found.published._asdict()}
             word = "passed" if found.scored.success else "failed"
             return Verdict(word, found.cause, artifacts={"evaluation_results.json": json.dumps(told_of)})

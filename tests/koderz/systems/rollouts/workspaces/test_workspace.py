@@ -12,6 +12,7 @@ from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.tasks.formats import load_task
+from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.local import Local
 
@@ -97,7 +98,7 @@ async def _worked(task: Rollout, local: Local, *lines: str) -> tuple[list[str], 
         workspace = Workspace(task, stores, place, at_once, RolloutsOptions())
         printed = [str((await workspace.shell(line))["output"]) for line in lines]
         diff = str((await workspace.diff())["diff"])
-        graded = await grade(task, diff, await stores.of(task), local, place)
+        graded = await grade(task, Work(diff, place), stores)
         return printed, diff, graded
 
 
