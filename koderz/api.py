@@ -17,8 +17,8 @@ from koderz.runs.observer import NullObserver
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import SessionResult, begin, raise_if_failed, settle_sinks
-from koderz.settings.handed import hand_over
 from koderz.settings.options import fields_of
+from koderz.settings.registry import hand_over
 from koderz.settings.schema import FIRST_ARM, Settings
 from koderz_tracker.summary import Summary
 

@@ -16,8 +16,8 @@ from koderz.cli.flags import JUNIT, LEAST, Quiet, SummaryJson, Trust
 from koderz.cli.front import Front, add_resume_commands, exit_code, finish, one, run_options
 from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
+from koderz.engines.sources import Scope
 from koderz.errors import KoderzError
-from koderz.settings.layers import Scope
 from koderz.settings.schema import FIRST_ARM, MODEL_DEFAULT, MODEL_HELP, OF_SINKS
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def run_task(
     import asyncio
 
     from koderz.cli.show import StoryPrinter
-    from koderz.engines.effects import require_effect
+    from koderz.engines.sources import require_effect
     from koderz.runs.prepare import prepare
     from koderz.runs.session import begin
 
@@ -173,7 +173,7 @@ def _exit_code(session: SessionResult) -> int:
 
 def _has_own_tasks(front: Front) -> bool:
     """Whether the tasks are of the user's own file, of which all are meant, or are selected by more than flags."""
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources
     from koderz.suites import SUITES, added_dataset
 
     names = ("suite", "dataset", "problems", "limit")

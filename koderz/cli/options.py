@@ -20,10 +20,10 @@ from typing import Any
 import typer
 
 from koderz.cli.flags import DISPLAY, FIRST, SELDOM, DeclaredCommand, SettingsCommand
-from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of, use_of_flag
+from koderz.engines.sources import CHOOSING, EVERYTHING, REGISTRIES, SOLVING, Scope, schema_here, schema_of, use_of_flag
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
-from koderz.settings.layers import EVERYTHING, SOLVING, Schema, Scope
+from koderz.settings.layers import Schema
 from koderz.settings.options import Field, fields_of, flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.systems import names_of
@@ -129,7 +129,7 @@ def _in_short_help(
 
 def schema_of_run(words: Sequence[str]) -> Schema:
     """The options of the run that a command line names; the default ones if it names none that exists."""
-    from koderz.engines.owners import schema_of_plan
+    from koderz.engines.sources import schema_of_plan
     from koderz.settings.toml import results_folder
     from koderz_tracker.runs import find_run, read_plan
 

@@ -14,7 +14,7 @@ from koderz.analysis.sequential import decision_lines
 from koderz.analysis.story import thought_of
 from koderz.cli.batches import batch_lines
 from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
-from koderz.engines.owners import schema_of, schema_of_plan
+from koderz.engines.sources import schema_of, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import TASK, cause_counts

@@ -264,7 +264,7 @@ ENGINES: Registry[type[Engine]] = Registry(
     "engines",
     _as_class,
     {"local": "koderz.engines.local:LocalEngine"},
-    {"engine.local": "koderz.settings.batches:BatchOptions"},
+    {"engine.local": "koderz.settings.requests:BatchOptions"},
 )
 """The engines that there are: each name stands for a subclass of `Engine`."""
 

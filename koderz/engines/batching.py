@@ -13,7 +13,7 @@ from koderz.models.gathering import Gatherer
 from koderz.models.names import parse_model_name
 from koderz.models.providers import BatchModel, provider_of
 from koderz.plans.arms import Arm, model_key
-from koderz.settings.batches import BatchOptions
+from koderz.settings.requests import BatchOptions
 from koderz.types import MAIN, NOBODY
 from koderz_tracker.batches import answered_in, batches_in
 

@@ -16,7 +16,7 @@ from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
-from koderz.settings.batches import ALL_AT_ONCE, BatchOptions
+from koderz.settings.requests import ALL_AT_ONCE, BatchOptions
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import NEEDED
 from koderz.types import JUDGE, PRIVACY

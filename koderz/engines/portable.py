@@ -14,7 +14,7 @@ import orjson
 from msgspec.structs import replace
 
 import koderz_tracker
-from koderz.engines.owners import restored_settings
+from koderz.engines.sources import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.plan import Identity, Plan, in_arm, restore_plan

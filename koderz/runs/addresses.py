@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from koderz.engines.owners import schema_of_plan
+from koderz.engines.sources import read_sources, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.settings.layers import options_in, replaced
 from koderz.settings.options import Field, flag_of
 from koderz.settings.requests import headers_in, named
 from koderz.settings.schema import Settings
-from koderz.settings.toml import read_sources
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Plan
 from koderz_tracker.scrubber import fits

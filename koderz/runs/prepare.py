@@ -10,8 +10,8 @@ from typing import Any
 
 from koderz.engines import ENGINES, require_able
 from koderz.engines.batching import require_batchable
-from koderz.engines.owners import chosen_here, schema_of
 from koderz.engines.reuse import runs_named
+from koderz.engines.sources import EVERYTHING, Scope, Sources, read_sources
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.endpoints import base_url_of, is_deployment
@@ -25,12 +25,18 @@ from koderz.plans.selection import select_tasks
 from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
 from koderz.runs.sinks import left_out
-from koderz.settings.handed import sources_of
-from koderz.settings.layers import EVERYTHING, Scope, values_in
-from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
+from koderz.settings.layers import values_in
+from koderz.settings.registry import sources_of
+from koderz.settings.requests import (
+    ModelOptions,
+    base_urls,
+    headers_in,
+    plain_body,
+    plain_models,
+    plain_roles,
+    read_models,
+)
 from koderz.settings.schema import Settings
-from koderz.settings.servers import ModelOptions, plain_models, read_models
-from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
 from koderz_tracker.records import Cell
 from koderz_tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
@@ -55,8 +61,7 @@ async def prepare(
     suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
     """
     observer = observer or NullObserver()
-    schema = schema_of(*chosen_here(given, environ, scope))
-    sources = read_sources(given, environ, scope=scope, schema=schema, trust_config=trust_config, spends=could_spend)
+    sources = read_sources(given, environ, scope=scope, schema=None, trust_config=trust_config, spends=could_spend)
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))

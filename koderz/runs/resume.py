@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from koderz.engines import require_able, stored_run
-from koderz.engines.effects import require_effect
-from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
+from koderz.engines.sources import require_effect, restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
@@ -21,9 +20,9 @@ from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import DECIDED, SessionEnd
 from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
-from koderz.settings.batches import BatchOptions
 from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
+from koderz.settings.requests import BatchOptions
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker.causes import CAUSES

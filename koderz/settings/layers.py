@@ -6,10 +6,9 @@ but for what only makes sense for one command.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -132,50 +131,6 @@ class Schema:
         unknown = [name for name in environ if name.startswith("KODERZ") and name not in known]
         return {name: meant for name in unknown for meant in known if _one_edit(name, meant)}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """The options of a run that have an effect in a command."""
-
-    only: Collection[str] = ()  # these alone: settings by name, and as `suite.serving` all of an owner
-    without: Mapping[str, str] = dataclasses.field(default_factory=dict)  # not these, and what serves instead, if any
-    is_own: bool = False  # whether the command says itself which suites and solvers take part
-    parts: Collection[tuple[str, str]] = ()  # those of them that no setting names, as `("suite", "ruler")`
-
-    @property
-    def choice(self) -> Collection[str]:
-        """The settings that choose suites and solvers, in a command that chooses them itself by default."""
-        return CHOICE if self.is_own else ()
-
-    def parts_beside(self, given: Collection[str]) -> list[tuple[str, str]]:
-        """The command's own suites and solvers, except those that the given settings replace."""
-        names = {"suite": ("suite",), "solver": SOLVING}
-        return [(kind, name) for kind, name in self.parts if not {*given} & {*names[kind]}]
-
-    def idle(self, schema: Schema) -> set[str]:
-        """The options that have no effect in the command."""
-        idle = schema.idle if self.is_own else ()
-
-        def has_part(name: str) -> bool:
-            owners = schema.owners(name)
-            named = {name, *owners}
-            is_chosen = not self.only or not named.isdisjoint(self.only)
-            return is_chosen and name not in self.without and not (owners and {*owners} <= {*idle})
-
-        return {name for name in schema.fields if not has_part(name)}
-
-    def unread(self, schema: Schema) -> set[str]:
-        """The options that are not read from variables or koderz.toml."""
-        return self.idle(schema) | {*self.choice}
-
-
-SOLVING = ("mode", "solver", "solvers", "matrix")
-"""The settings that choose the solvers."""
-
-CHOICE = ("suite", "problems", *SOLVING)
-"""The settings that choose a run's tasks and solvers."""
-
-EVERYTHING, OWN = Scope(), Scope(is_own=True)
 
 CORE = Schema()
 """The settings alone, for commands that need no other options."""
