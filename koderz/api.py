@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from koderz.analysis.forecast import Forecast, forecast_of
 from koderz.analysis.runs import Run, of_summary
 from koderz.errors import KoderzError
-from koderz.runs.events import EventObserver, OnEvent, observer_here
-from koderz.runs.observer import NullObserver
+from koderz.runs.observer import EventObserver, NullObserver, OnEvent, observer_here
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import SessionResult, begin, raise_if_failed, settle_sinks

@@ -130,17 +130,12 @@ _ALWAYS = (
 
 
 class Sources(NamedTuple):
-    """The settings given by each source, and those that are made of all."""
+    """The settings given by flags, variables and koderz.toml."""
 
-    flags: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    settings: Settings  # made of all of them
     config: Config
-    settings: Settings
-
-    @property
-    def is_ours(self) -> Mapping[str, Any]:
-        """The settings given on this machine, by environment or flags, and not by a file from elsewhere."""
-        return {**self.environment, **self.flags}
+    is_ours: Mapping[str, Any]  # those given on this machine, by flags or variables, and not by a file from elsewhere
+    given: set[str]  # the names of those that any of them gives
 
 
 def read_sources(
@@ -171,7 +166,7 @@ def read_sources(
     config = load_config(file, trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
     settings = schema.layered(flags, environment, config.settings)
     check_names((*settings.sinks, *settings.no_sinks))
-    return Sources(flags, environment, config, settings)
+    return Sources(settings, config, environment | flags, {*nearer, *config.settings})
 
 
 # What takes part

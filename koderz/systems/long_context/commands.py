@@ -228,7 +228,7 @@ class _Screen(SessionScreen):
         self._print(f"  WASM: {_place(parameters)}")
 
     def header(self, plan: Plan) -> None:
-        from koderz.runs.steps import Steps
+        from koderz.runs.observer import Steps
 
         self._steps = Steps(plan.record)
         name = self._names[plan.name]
