@@ -119,7 +119,12 @@ def benchmark(
         koderz benchmark 0 164 --model openai/gpt-6-luna --max-cost 2
         koderz benchmark resume latest
     """
-    arguments = dict(_split_argument(text) for text in solver_arg or ())
+    arguments = {}
+    for text in solver_arg or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise KoderzError(f"--solver-arg {text}: write name=value")
+        arguments[key] = value
     if start is None and end is None:
         if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
             raise KoderzError("say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N")
@@ -164,11 +169,11 @@ def run_task(
     given |= {"problems": (task,)}
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
     require_effect([plan], named)
-    finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
+    def code(session: SessionResult) -> int:
+        return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
 
-def _exit_code(session: SessionResult) -> int:
-    return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
+    finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=code)
 
 
 def _has_own_tasks(front: Front) -> bool:
@@ -181,13 +186,6 @@ def _has_own_tasks(front: Front) -> bool:
     settings = read_sources(given, names=names, trust_config=front.trust_config).settings
     is_own = settings.dataset or SUITES.is_file(settings.suite) or added_dataset(settings.suite)
     return bool(is_own or settings.problems or settings.limit)
-
-
-def _split_argument(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise KoderzError(f"--solver-arg {text}: write name=value")
-    return key, value
 
 
 @run_options(without={"local_model": "the arguments A and B"}, mode="zero-shot", until_decided=FIRST_ARM)

@@ -212,16 +212,11 @@ def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
         rich_help_panel=panel,
         autocompletion=offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None,
     )
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(field))
-
-
-def _annotation(field: Field) -> Any:
-    if field.name == "problems":  # separated by commas
-        return str | None
+    kind: Any = field.plain_type if field.plain_type in (int, float, bool, Path) else str
     item = str if field.name in _SEVERAL else field.item_type
-    if item:
-        return list[item if item in (int, float) else str] | None  # type: ignore[misc]
-    return field.plain_type | None if field.plain_type in (int, float, bool, Path) else str | None
+    if item and field.name != "problems":  # which are separated by commas
+        kind = list[item if item in (int, float) else str]  # type: ignore[misc]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
 
 
 def _help(field: Field, default: Any) -> str:

@@ -48,7 +48,9 @@ class Schema:
                 others = [other for other in self.owners(name) if other != owner]
                 if field.about.instead:
                     self.fields[name] = field
-                elif self.fields.setdefault(name, field) != field and not _are_suites(owner, *others):
+                elif self.fields.setdefault(name, field) != field and not (
+                    others and all(each.startswith("suite.") for each in (owner, *others))
+                ):
                     raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
 
     def owners(self, name: str) -> list[str]:
@@ -188,10 +190,6 @@ def roles_in(settings: Settings) -> dict[str, str]:
     roles = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
     without = {role for role, value in roles if value is False}
     return {role: value for role, value in roles if isinstance(value, str) and role not in without}
-
-
-def _are_suites(*owners: str) -> bool:
-    return len(owners) > 1 and all(owner.startswith("suite.") for owner in owners)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
