@@ -287,8 +287,8 @@ def require_able(plan: Plan) -> None:
     from koderz.plans.plan import needs_of  # which no help needs
 
     name = plan.settings.engine
-    lacking = needs_of(plan) - ENGINES.load(name).can - carried(plan)
-    for need in sorted(lacking):
+    met = ENGINES.load(name).can | carried(plan)
+    for need in sorted(needs_of(plan) - met):
         task = next(task.id for task, _, _ in plan.cells() if need in task.needs)
         raise KoderzError(f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine")
 
