@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from koderz.analysis.forecast import Forecast, forecast_of
 from koderz.analysis.runs import Run, of_summary
 from koderz.errors import KoderzError
-from koderz.runs.events import EventObserver, OnEvent, observer_here
-from koderz.runs.observer import NullObserver
+from koderz.runs.observer import EventObserver, NullObserver, OnEvent, observer_here
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import SessionResult, begin, raise_if_failed, settle_sinks
-from koderz.settings.handed import hand_over
 from koderz.settings.options import fields_of
+from koderz.settings.registry import hand_over
 from koderz.settings.schema import FIRST_ARM, Settings
 from koderz_tracker.summary import Summary
 

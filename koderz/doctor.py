@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from koderz._version import __version__
-from koderz.engines.owners import schema_here
+from koderz.engines.sources import read_sources, schema_here
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.prices import could_spend
 from koderz.models.providers import every_provider, provider_of
@@ -21,7 +21,7 @@ from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.installation import dependency_command
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.systems import names_of, required
-from koderz.settings.toml import NAME, load_config, read_sources, results_folder
+from koderz.settings.toml import NAME, load_config, read_file, results_folder
 from koderz.types import Finding
 from koderz_tracker.registry import broken_systems
 from koderz_tracker.runs import run_folders
@@ -65,12 +65,12 @@ async def _own_check(name: str, environ: Mapping[str, str]) -> Sequence[Finding]
 def _config(environ: Mapping[str, str]) -> Finding:
     try:
         schema = schema_here({}, environ)
-        load_config(Path.cwd(), environ=environ, names=(), schema=schema)
+        load_config(read_file(Path.cwd()), environ=environ, names=(), schema=schema)
     except KoderzError as error:
         return Finding(NAME, "broken", str(error), "mend the file, or remove it")
     try:
         every = (*schema.fields, "prices")
-        config = load_config(Path.cwd(), environ=environ, names=every, schema=schema, spends=could_spend)
+        config = load_config(read_file(Path.cwd()), environ=environ, names=every, schema=schema, spends=could_spend)
     except KoderzError as error:
         return Finding(NAME, "missing", str(error))
     if config.path is None:

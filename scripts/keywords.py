@@ -12,9 +12,9 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from koderz.engines.owners import REGISTRIES
-from koderz.settings.handed import NAMING
+from koderz.engines.sources import REGISTRIES
 from koderz.settings.options import Field, fields_of
+from koderz.settings.registry import NAMING
 from koderz.settings.schema import Settings
 
 PLACE = Path(__file__).parents[1] / "koderz" / "settings" / "keywords.py"

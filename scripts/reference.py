@@ -24,7 +24,7 @@ import koderz
 import koderz.cli
 from koderz.cli.groups import HELP_ALL, examples_in
 from koderz.cli.options import panels
-from koderz.engines.owners import REGISTRIES, schema_of
+from koderz.engines.sources import REGISTRIES, schema_of
 from koderz.settings.options import Field, plain
 from koderz_tracker import records, results, summary
 

@@ -17,7 +17,7 @@ import msgspec
 from koderz.analysis.blocks import Heading, Table, as_html
 from koderz.analysis.catalogue import load_catalogue
 from koderz.analysis.statistics import normal_quantile
-from koderz.engines.batching import batched_roles
+from koderz.engines.local import batched_roles
 from koderz.engines.resources import listed_tariff, own_prices
 from koderz.engines.reuse import OnRecord, on_record, recorded_replies
 from koderz.models import Price, parse_model_name

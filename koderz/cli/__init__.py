@@ -81,7 +81,7 @@ class Root(LazyGroup):
     def invoke(self, ctx: Context) -> Any:
         try:
             if any(name.startswith("KODERZ") for name in os.environ):
-                from koderz.engines.owners import schema_of
+                from koderz.engines.sources import schema_of
 
                 for name, meant in schema_of().misspelt(os.environ).items():
                     warn(f"warning: the variable {name} sets nothing; did you mean {meant}?")

@@ -16,8 +16,8 @@ from koderz.cli.flags import JUNIT, LEAST, Quiet, SummaryJson, Trust
 from koderz.cli.front import Front, add_resume_commands, exit_code, finish, one, run_options
 from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
+from koderz.engines.sources import Scope
 from koderz.errors import KoderzError
-from koderz.settings.layers import Scope
 from koderz.settings.schema import FIRST_ARM, MODEL_DEFAULT, MODEL_HELP, OF_SINKS
 
 if TYPE_CHECKING:
@@ -119,7 +119,12 @@ def benchmark(
         koderz benchmark 0 164 --model openai/gpt-6-luna --max-cost 2
         koderz benchmark resume latest
     """
-    arguments = dict(_split_argument(text) for text in solver_arg or ())
+    arguments = {}
+    for text in solver_arg or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise KoderzError(f"--solver-arg {text}: write name=value")
+        arguments[key] = value
     if start is None and end is None:
         if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
             raise KoderzError("say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N")
@@ -155,7 +160,7 @@ def run_task(
     import asyncio
 
     from koderz.cli.show import StoryPrinter
-    from koderz.engines.effects import require_effect
+    from koderz.engines.sources import require_effect
     from koderz.runs.prepare import prepare
     from koderz.runs.session import begin
 
@@ -164,16 +169,16 @@ def run_task(
     given |= {"problems": (task,)}
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
     require_effect([plan], named)
-    finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
+    def code(session: SessionResult) -> int:
+        return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
 
-def _exit_code(session: SessionResult) -> int:
-    return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
+    finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=code)
 
 
 def _has_own_tasks(front: Front) -> bool:
     """Whether the tasks are of the user's own file, of which all are meant, or are selected by more than flags."""
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources
     from koderz.suites import SUITES, added_dataset
 
     names = ("suite", "dataset", "problems", "limit")
@@ -181,13 +186,6 @@ def _has_own_tasks(front: Front) -> bool:
     settings = read_sources(given, names=names, trust_config=front.trust_config).settings
     is_own = settings.dataset or SUITES.is_file(settings.suite) or added_dataset(settings.suite)
     return bool(is_own or settings.problems or settings.limit)
-
-
-def _split_argument(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise KoderzError(f"--solver-arg {text}: write name=value")
-    return key, value
 
 
 @run_options(without={"local_model": "the arguments A and B"}, mode="zero-shot", until_decided=FIRST_ARM)

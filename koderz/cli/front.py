@@ -40,8 +40,8 @@ from koderz.cli.flags import (
 from koderz.cli.gates import Demands, demands_in
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
+from koderz.engines.sources import EVERYTHING, Scope
 from koderz.errors import KoderzError
-from koderz.settings.layers import EVERYTHING, Scope
 from koderz_tracker.causes import CAUSES
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Front:
         import asyncio
 
         from koderz.cli.session import SessionScreen
-        from koderz.engines.effects import require_effect
+        from koderz.engines.sources import require_effect
         from koderz.plans.plan import sample_of
         from koderz.runs.prepare import prepare
 
@@ -226,7 +226,7 @@ class Front:
     @property
     def settings(self) -> dict[str, Any]:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
-        from koderz.engines.owners import schema_here
+        from koderz.engines.sources import schema_here
 
         known = schema_here({**self.usual, **self.values}, scope=self.scope).fields if self.usual else ()
         return {name: value for name, value in self.usual.items() if name in known} | {**self.values}

@@ -215,7 +215,7 @@ class PanelCommand(TyperCommand):
         It is another object, since a process may call a command more than once. `lenient`: for help, whatever is wrong
         with the choice.
         """
-        from koderz.engines.owners import schema_of
+        from koderz.engines.sources import schema_of
 
         try:
             schema = command.schema_said([_hyphenated(word) for word in args])

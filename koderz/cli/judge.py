@@ -19,9 +19,8 @@ from koderz.cli.gates import EXIT_GATE, Demands, save_junit
 from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
 from koderz.cli.session import SessionScreen
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import Scope, schema_of
 from koderz.errors import KoderzError
-from koderz.settings.layers import Scope
 from koderz.settings.options import fields_of, without_effect
 from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
 from koderz.suites.dataset import GZIP
@@ -80,16 +79,13 @@ def judge(
         koderz judge program.py --task HumanEval/3
         koderz judge samples.jsonl -o verdicts.jsonl
     """
-    from koderz.engines.effects import require_sandbox
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources, require_sandbox
     from koderz.suites import SUITES
 
     demands = Demands(junit=junit, task_threshold=task_threshold)
-    schema = schema_here(given)
     struct = SUITES.options_of(str(given.get("suite", ""))) if "suite" in given else None
     names = (*OF_JUDGING, *(name for name in fields_of(struct) if name not in OF_JUDGING)) if struct else OF_JUDGING
-    settings = read_sources(given, names=names, schema=schema, trust_config=trust_config).settings
+    settings = read_sources(given, names=names, schema=None, trust_config=trust_config).settings
     require_sandbox(settings, given)
     if task is not None:
         if output is not None:
@@ -238,13 +234,11 @@ def import_runs(
         koderz benchmark import samples.jsonl --model openai/gpt-6-luna
     """
     from koderz.cli.sync import catch_up_runs
-    from koderz.engines.effects import require_sandbox
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources, require_sandbox
 
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
-    here = read_sources(given, names=_NAMES, schema=schema_here(given), trust_config=trust_config).settings
+    here = read_sources(given, names=_NAMES, schema=None, trust_config=trust_config).settings
     require_sandbox(here, given)
     chosen = {name: getattr(here, name) for name in _NAMES if name in fields_of(Settings)}
     settings = Settings(**chosen, local_model=model, own=here.own)

@@ -20,10 +20,10 @@ from typing import Any
 import typer
 
 from koderz.cli.flags import DISPLAY, FIRST, SELDOM, DeclaredCommand, SettingsCommand
-from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of, use_of_flag
+from koderz.engines.sources import CHOOSING, EVERYTHING, REGISTRIES, SOLVING, Scope, schema_here, schema_of, use_of_flag
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
-from koderz.settings.layers import EVERYTHING, SOLVING, Schema, Scope
+from koderz.settings.layers import Schema
 from koderz.settings.options import Field, fields_of, flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.systems import names_of
@@ -129,7 +129,7 @@ def _in_short_help(
 
 def schema_of_run(words: Sequence[str]) -> Schema:
     """The options of the run that a command line names; the default ones if it names none that exists."""
-    from koderz.engines.owners import schema_of_plan
+    from koderz.engines.sources import schema_of_plan
     from koderz.settings.toml import results_folder
     from koderz_tracker.runs import find_run, read_plan
 
@@ -212,16 +212,11 @@ def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
         rich_help_panel=panel,
         autocompletion=offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None,
     )
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=_annotation(field))
-
-
-def _annotation(field: Field) -> Any:
-    if field.name == "problems":  # separated by commas
-        return str | None
+    kind: Any = field.plain_type if field.plain_type in (int, float, bool, Path) else str
     item = str if field.name in _SEVERAL else field.item_type
-    if item:
-        return list[item if item in (int, float) else str] | None  # type: ignore[misc]
-    return field.plain_type | None if field.plain_type in (int, float, bool, Path) else str | None
+    if item and field.name != "problems":  # which are separated by commas
+        kind = list[item if item in (int, float) else str]  # type: ignore[misc]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
 
 
 def _help(field: Field, default: Any) -> str:

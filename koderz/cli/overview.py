@@ -14,7 +14,7 @@ from koderz.analysis.sequential import decision_lines
 from koderz.analysis.story import thought_of
 from koderz.cli.batches import batch_lines
 from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
-from koderz.engines.owners import schema_of, schema_of_plan
+from koderz.engines.sources import schema_of, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import TASK, cause_counts
@@ -113,7 +113,7 @@ def _head(run: Run) -> Iterator[str]:
         each = (f"{provider} {counted(times, 'request')}" for provider, times in run.throttled.items())
         yield f"Refused for load and asked again: {', '.join(each)}"
     if run.folder and config.get("batch"):
-        yield from map(_sentence, batch_lines(run.folder))
+        yield from (f"{line[0].upper()}{line[1:]}" for line in batch_lines(run.folder))
     if run.damaged_lines:
         lines = counted(run.damaged_lines, "line")
         yield f"{lines} of its journal can't be read and are left out: koderz doctor --repair {run.name}"
@@ -136,10 +136,6 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Paid: ${run.paid['total']:.4f}{unjudged}"
     if run.folder and (sinks := describe_sinks(run.folder)):
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
 
 
 def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:

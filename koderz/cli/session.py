@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import SessionResult
-    from koderz_tracker.breakdown import Mean
-    from koderz_tracker.records import Measure, Record
+    from koderz_tracker.records import Record
     from koderz_tracker.summary import Figures, Summary
 
 
@@ -202,7 +201,7 @@ def saved_lines(session: SessionResult) -> Iterator[str]:
 
 def _arm_lines(summary: Summary) -> Iterator[str]:
     """A line an arm; below two paired arms, the gain of the second."""
-    from koderz.analysis.measures import headline_measure, named_average
+    from koderz.analysis.measures import headline_measure, named_average, shown
 
     pair = summary.comparison if len(summary.arms) == 2 else None
     measure = headline_measure(summary)
@@ -212,7 +211,15 @@ def _arm_lines(summary: Summary) -> Iterator[str]:
         "Avg Cost",
         "Avg Iterations",
     )
-    rows = [_row(name, summary, measure, titled=pair is not None) for name in (pair.arms if pair else summary.arms)]
+    rows = []
+    for name in pair.arms if pair else summary.arms:
+        figures = summary.arms[name].summary
+        mean = figures.measures.get(measure.name)
+        rate = shown(mean.mean, measure) if mean else "-"
+        if measure.name == PASSES:
+            rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
+        label = name.title() if pair and name in USUAL else name
+        rows.append((label, rate, f"$ {figures.avg_cost:>7.4f}", _known(figures.avg_iterations, ">14.1f")))
     if pair and measure.name == PASSES:
         points = _known(pair.success_rate_improvement, "+5.1f", "% points")
         iterations = _known(pair.iteration_difference, ">+14.1f")
@@ -237,19 +244,6 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return " | ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _row(name: str, summary: Summary, measure: Measure, *, titled: bool) -> tuple[str, str, str, str]:
-    """The result of an arm, in the columns of `_arm_lines`."""
-    from koderz.analysis.measures import shown
-
-    figures = summary.arms[name].summary
-    mean = figures.measures.get(measure.name)
-    rate = shown(mean.mean, measure) if mean else "-"
-    if measure.name == PASSES:
-        rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
-    label = name.title() if titled and name in USUAL else name
-    return label, rate, f"$ {figures.avg_cost:>7.4f}", _known(figures.avg_iterations, ">14.1f")
-
-
 def _known(value: float | None, form: str, unit: str = "") -> str:
     """A formatted average; a dash of the same width if there is none."""
     return f"{value:{form}}{unit}" if value is not None else "-".rjust(len(f"{0.0:{form}}{unit}"))
@@ -260,7 +254,9 @@ def _heading(summary: Summary) -> str:
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:
-    from koderz.analysis.measures import headline_measure
+    from msgspec.structs import replace
+
+    from koderz.analysis.measures import headline_measure, interval_text
 
     if summary.comparison and len(summary.arms) > 2:
         from koderz.cli.overview import told_comparison
@@ -275,7 +271,11 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
             texts = filter(None, (figures.interval_text, figures.bounds_text, figures.samples_text))
             yield f"{name}: {'; '.join(texts)}{_causes(figures)}"
         elif mean := figures.measures.get(summary.headline.measure):
-            yield f"{name}: {_interval_of(mean, headline_measure(summary))}{_causes(figures)}"
+            interval = "no interval"
+            if mean.interval is not None:  # with its method, as those of rates are told
+                limits = interval_text(mean.interval, replace(headline_measure(summary), unit=""))
+                interval = f"95% interval {limits} ({mean.interval_method})"
+            yield f"{name}: {interval}{_causes(figures)}"
         if figures.unread and len(summary.arms) > 1:
             yield f"{name}: {figures.unread.text}"
         if figures.baseline_cost is not None:
@@ -287,17 +287,6 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
             yield f"{name}: {reuse}"
         if not figures.cost_known:
             yield f"{name}: what some calls cost is unknown, so costs are too low; see prices in koderz.toml"
-
-
-def _interval_of(mean: Mean, measure: Measure) -> str:
-    """The interval of an average with its method, as those of rates are told."""
-    from msgspec.structs import replace
-
-    from koderz.analysis.measures import interval_text
-
-    if mean.interval is None:
-        return "no interval"
-    return f"95% interval {interval_text(mean.interval, replace(measure, unit=''))} ({mean.interval_method})"
 
 
 def _causes(figures: Figures) -> str:

@@ -153,24 +153,17 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
         ended = "no experiment has ended yet" if none_ended else "no experiment failed of those that have ended"
         say(f"{experiments.folder.name}: {ended}")
         return
+    from koderz.analysis.blocks import Table, Text
     from koderz.cli.tables import print_blocks
 
-    print_blocks(_failure_blocks(experiments, found))
-    problem = shlex.quote(found[0].problem_id)
-    warn(f"one in full: koderz benchmark show {experiments.folder.name} --problem {problem}")
-
-
-def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Iterator[Block]:
-    """Failures grouped by cause, the commonest first; faults come last."""
-    from koderz.analysis.blocks import Table, Text
-
+    # By cause, the commonest first; faults come last.
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:
         cause = f"fault, {outcome.cause}" if isinstance(outcome, Fault) else outcome.cause or outcome.verdict
         groups.setdefault(cause, []).append(outcome)
     ranked = sorted(groups.items(), key=lambda item: (isinstance(item[1][0], Fault), -len(item[1]), item[0]))
+    blocks: list[Block] = []
     for cause, members in ranked:
-        yield Text(f"{cause}: {len(members)}")
         rows = []
         for outcome in members:
             sample = f"sample {outcome.sample}" if outcome.sample else ""
@@ -181,7 +174,10 @@ def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Itera
             else:
                 row += [outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
             rows.append(row)
-        yield Table((), rows, ruled=False)
+        blocks += [Text(f"{cause}: {len(members)}"), Table((), rows, ruled=False)]
+    print_blocks(blocks)
+    problem = shlex.quote(found[0].problem_id)
+    warn(f"one in full: koderz benchmark show {experiments.folder.name} --problem {problem}")
 
 
 def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:

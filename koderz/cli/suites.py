@@ -11,9 +11,8 @@ from koderz.cli.console import print_json, say, warn
 from koderz.cli.flags import SummaryJson, Trust
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import with_settings
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import Scope, schema_of
 from koderz.errors import KoderzError
-from koderz.settings.layers import Scope
 from koderz.settings.systems import names_of, required
 
 if TYPE_CHECKING:
@@ -172,13 +171,12 @@ def export(
 
 def _settings_of(given: dict[str, Any], *, trust_config: bool) -> Settings:
     """The settings of the suite that is named first. Raises KoderzError if none is."""
-    from koderz.engines.owners import schema_here
+    from koderz.engines.sources import read_sources
     from koderz.settings.options import fields_of
-    from koderz.settings.toml import read_sources
     from koderz.suites import SUITES
 
     if "suite" not in given:
         raise KoderzError("say which suite, such as: koderz suites show ruler; all: koderz suites list")
     struct = SUITES.options_of(given["suite"])
     names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
-    return read_sources(given, names=names, schema=schema_here(given), trust_config=trust_config).settings
+    return read_sources(given, names=names, schema=None, trust_config=trust_config).settings

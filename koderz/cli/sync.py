@@ -55,7 +55,7 @@ def sync(
         koderz sync
         koderz sync latest --sink mlflow
     """
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources
 
     if all_runs and runs:
         raise KoderzError("name runs, or say --all")

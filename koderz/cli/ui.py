@@ -11,12 +11,11 @@ import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
-from typing import IO, Annotated, NoReturn
+from typing import IO, Annotated
 
 import typer
 
@@ -69,8 +68,8 @@ def ui(
         return
     if find_spec("mlflow") is None:
         raise Unreachable(f"the UI is MLflow's, which isn't installed; run: {dependency_command('mlflow')}")
-    signal.signal(signal.SIGTERM, _interrupt)
-    with suppress(KeyboardInterrupt), _served(results, host, port, os.environ, waiting=_tell_waiting) as address:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), _served(results, host, port, os.environ) as address:
         _show(address, page, open_=open_)
         warn("Ctrl-C stops it")
         signal.pause()
@@ -84,14 +83,6 @@ def _show(address: str, page: str | None, *, open_: bool) -> None:
         webbrowser.open(f"{address}/{page or ''}")
 
 
-def _tell_waiting(seconds: float) -> None:
-    warn(f"starting MLflow's UI… {seconds:.0f} s" if seconds >= 1 else "starting MLflow's UI…")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 a signal handler's form
-    raise KeyboardInterrupt
-
-
 def _latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
     """The path within the UI of the page of the latest run that is in MLflow."""
     for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
@@ -103,13 +94,11 @@ def _latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
 
 
 @contextmanager
-def _served(
-    results: Path, host: str, port: int | None, environ: Mapping[str, str], *, waiting: Callable[[float], None]
-) -> Iterator[str]:
+def _served(results: Path, host: str, port: int | None, environ: Mapping[str, str]) -> Iterator[str]:
     """Serves the UI while the block runs; yields its address once it answers.
 
-    `port` None: 5000, or a free one where that is taken. `waiting` is told at once and every 5 s for how long.
-    Raises KoderzError where there is no store yet or the port is taken, Unreachable where MLflow doesn't start.
+    `port` None: 5000, or a free one where that is taken. Raises KoderzError where there is no store yet or the port is
+    taken, Unreachable where MLflow doesn't start.
     """
     uri = tracking_uri(results, environ)
     if not environ.get("MLFLOW_TRACKING_URI") and not store_file(results).exists():
@@ -135,7 +124,7 @@ def _served(
         )
         try:
             address = f"http://{_reachable(host)}:{port}"
-            _wait(server, address, log, waiting)
+            _wait(server, address, log)
             yield address
         finally:
             # Ends the server with all its processes.
@@ -169,7 +158,8 @@ def _reachable(host: str) -> str:
     return known.get(host, f"[{host}]" if ":" in host else host)
 
 
-def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Callable[[float], None]) -> None:
+def _wait(server: subprocess.Popen[str], address: str, log: IO[str]) -> None:
+    """Waits until the server answers, and says so at once and every 5 s. Raises Unreachable where it doesn't start."""
     began, tell_at = time.monotonic(), 0.0
     while not _answers(address):
         passed = time.monotonic() - began
@@ -181,7 +171,7 @@ def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Ca
             raise Unreachable(f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s")
         if passed >= tell_at:
             tell_at = passed + _TELL_EVERY
-            waiting(passed)
+            warn(f"starting MLflow's UI… {passed:.0f} s" if passed >= 1 else "starting MLflow's UI…")
         time.sleep(_LOOK_EVERY)
 
 

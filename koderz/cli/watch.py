@@ -17,8 +17,8 @@ from koderz.cli.flags import Results, Run
 from koderz.cli.progress import Pulse, word_for_passed
 from koderz.engines import ENGINES
 from koderz.errors import KoderzError
+from koderz.runs.observer import Steps
 from koderz.runs.resume import find_anywhere
-from koderz.runs.steps import Steps
 from koderz_tracker.follow import Follower
 from koderz_tracker.runs import is_locked, read_plan
 

@@ -264,7 +264,7 @@ ENGINES: Registry[type[Engine]] = Registry(
     "engines",
     _as_class,
     {"local": "koderz.engines.local:LocalEngine"},
-    {"engine.local": "koderz.settings.batches:BatchOptions"},
+    {"engine.local": "koderz.settings.requests:BatchOptions"},
 )
 """The engines that there are: each name stands for a subclass of `Engine`."""
 
@@ -287,8 +287,8 @@ def require_able(plan: Plan) -> None:
     from koderz.plans.plan import needs_of  # which no help needs
 
     name = plan.settings.engine
-    lacking = needs_of(plan) - ENGINES.load(name).can - carried(plan)
-    for need in sorted(lacking):
+    met = ENGINES.load(name).can | carried(plan)
+    for need in sorted(needs_of(plan) - met):
         task = next(task.id for task, _, _ in plan.cells() if need in task.needs)
         raise KoderzError(f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine")
 

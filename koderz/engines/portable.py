@@ -14,7 +14,7 @@ import orjson
 from msgspec.structs import replace
 
 import koderz_tracker
-from koderz.engines.owners import restored_settings
+from koderz.engines.sources import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.plan import Identity, Plan, in_arm, restore_plan
@@ -120,13 +120,21 @@ def laid_out(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
 
 def pack_work(work: PendingExperiment, text: Callable[[Text], str]) -> dict[str, Any]:
     """Packs an experiment with its records, with texts read back from their blobs."""
-    identity = work.identity
+    identity, recorded = work.identity, []
+    for record in work.recorded:
+        found = {name: getattr(record, name) for name in _TEXTS.get(type(record), ())}
+        inlined: dict[str, Any] = {name: text(value) for name, value in found.items() if value is not None}
+        if isinstance(record, Call):  # a replay needs no message of it: its key says what was asked
+            inlined["messages"] = ()
+            if isinstance(record.items, Blob):
+                inlined["items"] = orjson.loads(text(record.items))
+        recorded.append(encode(replace(record, **inlined)))
     return {
         "experiment_id": identity.experiment_id,
         "task": identity.task.id,
         "arm": identity.arm.name,
         "sample": identity.sample,
-        "recorded": [encode(_inlined(record, text)) for record in work.recorded],
+        "recorded": recorded,
         "is_whole": work.is_whole,
     }
 
@@ -169,13 +177,3 @@ _TEXTS: Mapping[type[Record], Sequence[str]] = {
 }
 _NAMED_BY_PATH = ("dataset", "prompt_dir", "solver", "suite")
 _SOURCES = (".py", ".md", ".html", ".css", ".js", ".toml")
-
-
-def _inlined(record: Record, text: Callable[[Text], str]) -> Record:
-    found = {name: getattr(record, name) for name in _TEXTS.get(type(record), ())}
-    inlined: dict[str, Any] = {name: text(value) for name, value in found.items() if value is not None}
-    if isinstance(record, Call):  # a replay needs no message of it: its key says what was asked
-        inlined["messages"] = ()
-        if isinstance(record.items, Blob):
-            inlined["items"] = orjson.loads(text(record.items))
-    return replace(record, **inlined)

@@ -19,11 +19,9 @@ from koderz.plans.arms import asked_models, opened_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
-from koderz.settings.batches import ALL_AT_ONCE
 from koderz.settings.options import fields_of, flag_of
-from koderz.settings.requests import headers_in, is_sendable
+from koderz.settings.requests import ALL_AT_ONCE, ModelOptions, headers_in, is_sendable
 from koderz.settings.schema import Settings
-from koderz.settings.servers import ModelOptions
 from koderz.solvers.handles import SHARING
 from koderz.suites.references import references_of
 from koderz.suites.suite import Noticing, RunContext

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from koderz.models.batches import BatchApi, BatchLines, BatchStatus
-    from koderz.settings.batches import BatchOptions
+    from koderz.settings.requests import BatchOptions
     from koderz_tracker.batches import LineOfBatch
 
 T = TypeVar("T")

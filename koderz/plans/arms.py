@@ -9,9 +9,9 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix, MatrixArm
-from koderz.settings.handed import handed
 from koderz.settings.layers import fields_in, replaced, roles_in, values_in
 from koderz.settings.options import plain
+from koderz.settings.registry import handed
 from koderz.settings.schema import OF_DECIDING, Settings
 from koderz.solvers import SettledSolver, load_solver
 from koderz.suites import modes_of

@@ -261,18 +261,16 @@ def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
         raise KoderzError(f"{path} holds no sample that could be judged{reason}")
     models = frozenset(model if isinstance(model := row.fields.get("model"), str) else None for row, _ in last.values())
     nth: Counter[tuple[str, str]] = Counter()
-    return Samples(path, [_sample(row, task, nth) for row, task in last.values()], malformed, models)
+    samples = []
+    for row, task in last.values():
+        solver = row.fields.get("solver")
+        solver = solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
+        field = _answer_in(row)
+        program = (task.prompt if field == "completion" else "") + row.text(field)
+        samples.append(Sample(task, program, solver, nth[task.id, solver], is_reply=field == "reply"))
+        nth[task.id, solver] += 1
+    return Samples(path, samples, malformed, models)
 
 
 def _answer_in(row: Row) -> str:
     return next((name for name in ("solution", "reply") if name in row.fields), "completion")
-
-
-def _sample(row: Row, task: Task, nth: Counter[tuple[str, str]]) -> Sample:
-    solver = row.fields.get("solver")
-    solver = solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
-    number = nth[task.id, solver]
-    nth[task.id, solver] += 1
-    field = _answer_in(row)
-    before = task.prompt if field == "completion" else ""
-    return Sample(task, before + row.text(field), solver, number, is_reply=field == "reply")

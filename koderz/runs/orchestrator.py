@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -165,8 +165,11 @@ class Orchestrator:
             if is_settled and not self._engine.outlives:
                 continue
             recorded = self._tracker.recorded(experiment.experiment_id)
-            if is_settled and not _is_elsewhere(recorded):
-                continue
+            if is_settled:
+                # What was handed to an engine elsewhere, and hasn't come back, is paid for.
+                handed = [line for line in recorded if isinstance(line, Submitted | Experiment | Faulted)]
+                if not (handed and isinstance(handed[-1], Submitted)):
+                    continue
             self.progress.in_flight += 1
             if self._decider and experiment.experiment_id not in self._retried:
                 self._decider.begins(experiment.task.id)
@@ -287,12 +290,6 @@ class Orchestrator:
         if self._working:
             grace = 0 if self._engine.rests else self.plan.settings.grace
             asyncio.get_running_loop().call_later(grace, self._working.cancel)
-
-
-def _is_elsewhere(recorded: Sequence[Record]) -> bool:
-    """Whether an experiment was handed to an engine elsewhere, and hasn't come back."""
-    last = [line for line in recorded if isinstance(line, Submitted | Experiment | Faulted)][-1:]
-    return bool(last) and isinstance(last[0], Submitted)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

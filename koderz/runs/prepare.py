@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from koderz.engines import ENGINES, require_able
-from koderz.engines.batching import require_batchable
-from koderz.engines.owners import chosen_here, schema_of
+from koderz.engines.local import require_batchable
 from koderz.engines.reuse import runs_named
+from koderz.engines.sources import EVERYTHING, Scope, Sources, read_sources
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.endpoints import base_url_of, is_deployment
@@ -22,16 +22,23 @@ from koderz.plans.arms import Arm, asked_models, make_arms, with_solvers
 from koderz.plans.matrix import Matrix, read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
-from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
 from koderz.runs.sinks import left_out
-from koderz.settings.handed import sources_of
-from koderz.settings.layers import EVERYTHING, Scope, values_in
-from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
+from koderz.settings.layers import options_in, values_in
+from koderz.settings.options import flag_of
+from koderz.settings.registry import sources_of
+from koderz.settings.requests import (
+    ModelOptions,
+    base_urls,
+    headers_in,
+    plain_body,
+    plain_models,
+    plain_roles,
+    read_models,
+)
 from koderz.settings.schema import Settings
-from koderz.settings.servers import ModelOptions, plain_models, read_models
-from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
+from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Cell
 from koderz_tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
 
@@ -55,20 +62,19 @@ async def prepare(
     suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
     """
     observer = observer or NullObserver()
-    schema = schema_of(*chosen_here(given, environ, scope))
-    sources = read_sources(given, environ, scope=scope, schema=schema, trust_config=trust_config, spends=could_spend)
+    sources = read_sources(given, environ, scope=scope, schema=None, trust_config=trust_config, spends=could_spend)
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
-    if not single:
-        settings = _with_sinks(settings, observer, named="sinks" in sources.is_ours)
+    if not single:  # the sinks that this installation lacks are left out
+        absent = left_out(settings.chosen_sinks, observer.notice, named="sinks" in sources.is_ours)
+        settings = replace(settings, no_sinks=(*settings.no_sinks, *absent))
     settings = await _with_model(settings, matrix, observer, environ)
     at_hand: dict[str, Any] = {}
 
     def found_at_hand(solver: SettledSolver) -> Mapping[str, Any]:
-        options = values_in(settings) | {"given": {*sources.is_ours, *sources.config.settings}}
-        found = solver.at_hand(options, subject.tasks, subject.prompts)
+        found = solver.at_hand(values_in(settings) | {"given": sources.given}, subject.tasks, subject.prompts)
         at_hand.update(found)
         return found
 
@@ -81,22 +87,17 @@ async def prepare(
         judged_by_model=subject.suite.asks_judge,
     )
     _require_askable(settings, arms)
-    cells = _cells(matrix, subject, settings, arms) if matrix else None
+    about, cells = _with_cells(matrix, subject, settings, arms) if matrix else (subject, None)
     memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
     plan = make_plan(
         settings,
-        subject if cells is None else _having_cells(subject, cells),
+        about,
         arms,
         cells=cells,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
         details=_details(sources, settings, arms) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
     )
-    return _checked(plan, observer)
-
-
-def _checked(plan: Plan, observer: Observer) -> Plan:
-    """The plan, after its notes were shown. Raises KoderzError, in place of them, if it can't be carried out."""
     require_able(plan)
     require_batchable(plan)
     for note in (*plan.suite.notices, *plan.record.notes):
@@ -104,37 +105,33 @@ def _checked(plan: Plan, observer: Observer) -> Plan:
     return plan
 
 
-def _with_sinks(settings: Settings, observer: Observer, *, named: bool) -> Settings:
-    """The settings without the sinks that this installation lacks. `named`: whether somebody asked for the sinks."""
-    absent = left_out(settings.chosen_sinks, observer.notice, named=named)
-    return replace(settings, no_sinks=(*settings.no_sinks, *absent))
-
-
-def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[str, Any]:
-    trusted = "base_url" in sources.is_ours or settings.base_url is None
-    details: dict[str, Any] = {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
-    own = base_urls(sources.is_ours.get("role_options", ()))
-    if foreign := sorted(role for role, url in settings.roles_elsewhere.items() if own.get(role) != url):
-        details["untrusted_roles"] = foreign
-    program = {name: about for value in values_in(settings).values() for name, about in sources_of(value).items()}
-    if program:
-        details["program"] = program
-    given = read_models(plain_models(sources.is_ours.get("model_options", ()), _full_name))
-    elsewhere = {name: own.base_url for name, own in settings.options_of_models.items() if own.base_url}
-    if foreign := sorted(name for name, url in elsewhere.items() if given.get(name, ModelOptions()).base_url != url):
-        details["untrusted_models"] = foreign
-    providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
-    variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
-    return details | ({KEY_VARIABLES: variables} if variables else {})
-
-
-def _full_name(model: str) -> str:
-    return str(parse_model_name(model))
+def _fitting(sources: Sources, *, single: bool) -> Settings:
+    """The settings, after checking that they fit each other."""
+    settings = replace(sources.settings, samples=1) if single else sources.settings
+    settings = replace(with_solvers(settings, sources.given), reuse=settings.reuse or bool(settings.reuse_from))
+    if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
+        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
+    if single and settings.models:
+        raise KoderzError("one experiment has one model: give --model once")
+    engine = ENGINES.load(settings.engine)
+    settings = engine.settle(settings, sources.given)
+    if settings.use_memory != "off" and "memory" not in engine.can:
+        raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
+    if settings.reuse and "reuse" not in engine.can:
+        raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
+    for source in settings.reuse_from:
+        runs_named(source, settings.results)
+    for field, address in options_in(settings):
+        if field.about.is_address and address and REDACTED in address:
+            raise KoderzError(
+                f"{flag_of(field.name)}: {address} is what a record has of an address, without what could be a secret; "
+                "give the address itself"
+            )
+    return settings
 
 
 def _with_requests(settings: Settings) -> Settings:
     """The settings with what files say of requests, after checking that these can be made and recorded."""
-    require_whole(settings)
     if settings.reasoning_effort is not None and settings.reasoning_tokens is not None:
         raise KoderzError("--reasoning-effort and --reasoning-tokens: give one of them")
     if settings.api_version and settings.base_url and not is_deployment(settings.base_url):
@@ -173,51 +170,8 @@ def _with_requests(settings: Settings) -> Settings:
     return settings
 
 
-def _require_askable(settings: Settings, arms: Sequence[Arm]) -> None:
-    """Raises KoderzError for an option of a role that no arm has, and for responses that no model could speak."""
-    known = {role for arm in arms for role in arm.models}
-    if strange := next((role for role in settings.options_of_roles if role not in known), ""):
-        raise KoderzError(f"--role-option {strange}.…: no model has this role here; name one by --role {strange}=MODEL")
-    asked = [parse_model_name(name) for name in asked_models(arms)]
-    if strange := next((name for name in settings.options_of_models if name not in map(str, asked)), ""):
-        raise KoderzError(
-            f"--model-option {strange}.…: no such model is asked here; asked are {', '.join(map(str, asked))}"
-        )
-    if settings.wire == "responses" and not any(provider_of(name.provider).wire == "chat" for name in asked):
-        raise KoderzError(f"--wire responses: {asked[0]} isn't asked in one of OpenAI's wire formats")
-
-
-def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[Arm]) -> Sequence[Cell] | None:
-    made: dict[str, list[str]] = {}
-    for arm in arms:
-        made.setdefault(arm.stated, []).append(arm.name)
-    return matrix.cells_of([task.id for task in subject.tasks], settings.samples, made)
-
-
-def _having_cells(subject: Subject, cells: Sequence[Cell]) -> Subject:
-    """The subject without the tasks that no cell is about."""
-    having = {cell.task for cell in cells}
-    return subject._replace(tasks=tuple(task for task in subject.tasks if task.id in having))
-
-
-def _fitting(sources: Sources, *, single: bool) -> Settings:
-    """The settings, after checking that they fit each other."""
-    settings = replace(sources.settings, samples=1) if single else sources.settings
-    given = {*sources.is_ours, *sources.config.settings}
-    settings = replace(with_solvers(settings, given), reuse=settings.reuse or bool(settings.reuse_from))
-    if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
-        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
-    if single and settings.models:
-        raise KoderzError("one experiment has one model: give --model once")
-    engine = ENGINES.load(settings.engine)
-    settings = engine.settle(settings, given)
-    if settings.use_memory != "off" and "memory" not in engine.can:
-        raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
-    if settings.reuse and "reuse" not in engine.can:
-        raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
-    for source in settings.reuse_from:
-        runs_named(source, settings.results)
-    return settings
+def _full_name(model: str) -> str:
+    return str(parse_model_name(model))
 
 
 async def _with_model(
@@ -245,3 +199,49 @@ async def _with_model(
     if not found:
         raise KoderzError("Ollama runs here but has no chat model; get one with: ollama pull qwen2.5-coder:7b")
     raise KoderzError(f"Ollama has several models; name one with --model: {', '.join(found)}")
+
+
+def _require_askable(settings: Settings, arms: Sequence[Arm]) -> None:
+    """Raises KoderzError for an option of a role that no arm has, and for responses that no model could speak."""
+    known = {role for arm in arms for role in arm.models}
+    if strange := next((role for role in settings.options_of_roles if role not in known), ""):
+        raise KoderzError(f"--role-option {strange}.…: no model has this role here; name one by --role {strange}=MODEL")
+    asked = [parse_model_name(name) for name in asked_models(arms)]
+    if strange := next((name for name in settings.options_of_models if name not in map(str, asked)), ""):
+        raise KoderzError(
+            f"--model-option {strange}.…: no such model is asked here; asked are {', '.join(map(str, asked))}"
+        )
+    if settings.wire == "responses" and not any(provider_of(name.provider).wire == "chat" for name in asked):
+        raise KoderzError(f"--wire responses: {asked[0]} isn't asked in one of OpenAI's wire formats")
+
+
+def _with_cells(
+    matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[Arm]
+) -> tuple[Subject, Sequence[Cell] | None]:
+    """The cells of a matrix, if it lists any, and the subject without the tasks that no cell is about."""
+    made: dict[str, list[str]] = {}
+    for arm in arms:
+        made.setdefault(arm.stated, []).append(arm.name)
+    cells = matrix.cells_of([task.id for task in subject.tasks], settings.samples, made)
+    if cells is None:
+        return subject, None
+    having = {cell.task for cell in cells}
+    return subject._replace(tasks=tuple(task for task in subject.tasks if task.id in having)), cells
+
+
+def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[str, Any]:
+    trusted = "base_url" in sources.is_ours or settings.base_url is None
+    details: dict[str, Any] = {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
+    own = base_urls(sources.is_ours.get("role_options", ()))
+    if foreign := sorted(role for role, url in settings.roles_elsewhere.items() if own.get(role) != url):
+        details["untrusted_roles"] = foreign
+    program = {name: about for value in values_in(settings).values() for name, about in sources_of(value).items()}
+    if program:
+        details["program"] = program
+    given = read_models(plain_models(sources.is_ours.get("model_options", ()), _full_name))
+    elsewhere = {name: own.base_url for name, own in settings.options_of_models.items() if own.base_url}
+    if foreign := sorted(name for name, url in elsewhere.items() if given.get(name, ModelOptions()).base_url != url):
+        details["untrusted_models"] = foreign
+    providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
+    variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
+    return details | ({KEY_VARIABLES: variables} if variables else {})

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from koderz.engines import require_able, stored_run
-from koderz.engines.effects import require_effect
-from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
+from koderz.engines.sources import read_sources, require_effect, restored_settings, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
-from koderz.runs.addresses import address_names, recordable, with_addresses, with_values
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import DECIDED, SessionEnd
 from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
-from koderz.settings.batches import BatchOptions
-from koderz.settings.layers import fields_in, replaced
+from koderz.settings.layers import fields_in, options_in, replaced
 from koderz.settings.options import Field, flag_of, plain
+from koderz.settings.requests import BatchOptions, headers_in, named
+from koderz.settings.schema import Settings
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
+from koderz_tracker import records
 from koderz_tracker.causes import CAUSES
 from koderz_tracker.decisions import are_decided, cut_short, decisions_in
+from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan, refuse_log
+from koderz_tracker.scrubber import fits
 from koderz_tracker.sinks import check_names
 from koderz_tracker.tracker import Listener, Tracker
 
@@ -108,7 +110,8 @@ async def resume_run(
         if listener:
             tracker.tell(listener)
         settings = restored_settings(tracker.plan)
-        require_own(tracker, fields_in(settings), way.trust_config, environ)
+        fields = fields_in(settings)
+        require_own(tracker, fields, way.trust_config, environ)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore", causes=way.causes)
         decisions = decisions_in(folder) if tracker.plan.until_decided else {}
         is_decided = cut_short(tracker.plan, decisions)
@@ -119,12 +122,10 @@ async def resume_run(
         needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
         if not (way.buys or settings.of(BatchOptions).batch):
             raise KoderzError(f"{folder.name} has no batches to be cancelled; Ctrl-C stops a run")
-        addresses = {name: given.pop(name) for name in address_names(settings) if name in given}
-        settings, from_file = with_addresses(
-            tracker.plan, settings, addresses, environ, needed=needed, trust_config=way.trust_config
-        )
-        overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent}
-        overrides |= with_values(settings, overrides, environ, trust_config=way.trust_config)
+        addresses = {name: given.pop(name) for name in fields if fields[name].about.is_address and name in given}
+        settings, from_file = _with_addresses(tracker.plan, settings, addresses, environ, way, needed=needed)
+        overrides = _overrides(given, fields) | {"results": folder.parent}
+        overrides |= _with_values(settings, overrides, environ, trust_config=way.trust_config)
         settings, solvers = laid_out(replaced(settings, overrides), folder / FILES)
         plan = restore_plan(tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers)
         require_effect([plan], given)
@@ -146,10 +147,75 @@ async def resume_run(
             observer or NullObserver(),
             environ,
             how=way.how,
-            changes=recordable(given),
+            changes={key: named(value) if key == "extra_headers" else value for key, value in given.items()},
             detach=way.detach,
             past_decision=goes_past,
         )
+
+
+def _with_addresses(
+    plan: records.Plan,
+    settings: Settings,
+    given: Mapping[str, Any],
+    environ: Mapping[str, str],
+    way: ResumeOptions,
+    *,
+    needed: bool,
+) -> tuple[Settings, bool]:
+    """The settings of a recorded plan with whole addresses, and whether `base_url` came from koderz.toml.
+
+    What the plan hasn't whole is `given`, or else said by a variable or koderz.toml. Raises KoderzError where it is
+    `needed` and not said, and for an address that isn't the recorded one.
+    """
+    recorded = {field.name: address for field, address in _addresses(settings)}
+    for name, address in given.items():
+        if not fits(str(address), recorded.get(name, "")):
+            raise KoderzError(
+                f"{flag_of(name)}: {_recorded(plan, name, recorded.get(name))}, which isn't what is given"
+            )
+    cut = {name for name, address in recorded.items() if REDACTED in address}
+    if not cut or not (needed or given):
+        return settings, False
+    again, schema = {name: given[name] for name in cut & {*given}}, schema_of_plan(plan)
+    sources = read_sources(again, environ, names=cut, schema=schema, trust_config=way.trust_config)
+    said = {field.name: address for field, address in _addresses(sources.settings) if field.name in cut}
+    found = {name: address for name, address in said.items() if fits(address, recorded[name])}
+    if needed and (missing := sorted(cut - {*found})):
+        name = missing[0]
+        raise KoderzError(
+            f"{_recorded(plan, name, recorded[name])}, without what could be a secret; give the same address by "
+            f"{flag_of(name)}, KODERZ_{name.upper()} or koderz.toml"
+            + ("; what is set there is another" * (name in said))
+        )
+    return replaced(settings, found), "base_url" in {*found} - {*sources.is_ours}
+
+
+def _with_values(
+    settings: Settings, given: Mapping[str, Any], environ: Mapping[str, str], *, trust_config: bool
+) -> dict[str, Any]:
+    """The headers of a recorded plan with the values that are given, or else said by a variable or koderz.toml.
+
+    Empty where the plan has none. Raises KoderzError for a header that the plan doesn't have.
+    """
+    recorded = [*headers_in(settings.extra_headers)]
+    told: Sequence[str] = given.get("extra_headers", ())
+    if not told and any(not header.variable for header in recorded):
+        sources = read_sources({}, environ, names={"extra_headers"}, trust_config=trust_config)
+        told = sources.settings.extra_headers
+    said = {header.name.lower(): text for text in told for header in headers_in([text])}
+    if "extra_headers" in given and (unknown := said.keys() - {header.name.lower() for header in recorded}):
+        raise KoderzError(f"--extra-header {min(unknown)}: the plan has no such header, and can't get another")
+    values = tuple(said.get(header.name.lower(), header.recorded) for header in recorded)
+    return {"extra_headers": values} if recorded else {}
+
+
+def _addresses(settings: Settings) -> Iterator[tuple[Field, str]]:
+    yield from ((field, value) for field, value in options_in(settings) if field.about.is_address and value)
+
+
+def _recorded(plan: records.Plan, name: str, address: str | None) -> str:
+    run = f"{plan.run_id}: " if plan.run_id else ""
+    return f"{run}the plan has {address or 'none'} as its {name.replace('_', '-')}"
 
 
 async def _planned_together(folder: Path, observer: Observer, environ: Mapping[str, str]) -> list[Path]:

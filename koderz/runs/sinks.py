@@ -192,14 +192,11 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
         if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
         is_wanted = choice.rebuild or not is_level(standing, name, options)
-        if is_wanted or (name == JSON and not _has_files(folder, named=bool(choice.runs))):
+        if name == JSON and not is_wanted:  # documents shared with other runs count only if the run is named
+            is_wanted = not folder.with_suffix(".json").exists() or lacks_documents(folder, shared=bool(choice.runs))
+        if is_wanted:
             lacking.append(name)
     return tuple(lacking)
-
-
-def _has_files(folder: Path, *, named: bool) -> bool:
-    """Whether summary and documents exist; documents shared with other runs count only if the run is named."""
-    return folder.with_suffix(".json").exists() and not lacks_documents(folder, shared=named)
 
 
 def sync_runs(
@@ -210,8 +207,14 @@ def sync_runs(
     `showing` is called with each run's id for what shows its progress. Raises KoderzError where a sink that is
     to be made anew is in use.
     """
-    if choice.rebuild:
-        _forget(work)
+    # Every position is reset before a target is made anew, so that a crash in between loses nothing.
+    for each in work if choice.rebuild else ():
+        for name in each.sinks:
+            try:
+                if name != JSON:
+                    start_again(each.folder, name, _TO_LET_GO)
+            except SinkBusy as error:
+                raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
     renew = {name for each in work for name in each.sinks} if choice.rebuild and not choice.runs else set()
     hopeless: dict[str, str] = {}
     process_of = functools.cache(lambda results: SinkProcess(results, os.environ))
@@ -260,17 +263,6 @@ def _jobs(
 def _options_of(settings: Settings) -> dict[str, object]:
     """The options that sinks receive from the settings."""
     return {"mlflow_detail": settings.mlflow_detail, "mlflow_experiment": settings.mlflow_experiment}
-
-
-def _forget(work: Sequence[Backlog]) -> None:
-    """Resets every position before a target is made anew, so that a crash in between loses nothing."""
-    for each in work:
-        for name in each.sinks:
-            try:
-                if name != JSON:
-                    start_again(each.folder, name, _TO_LET_GO)
-            except SinkBusy as error:
-                raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
 
 
 def _summary_of(work: Backlog) -> Iterator[Synced]:

@@ -6,10 +6,9 @@ but for what only makes sense for one command.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -49,7 +48,9 @@ class Schema:
                 others = [other for other in self.owners(name) if other != owner]
                 if field.about.instead:
                     self.fields[name] = field
-                elif self.fields.setdefault(name, field) != field and not _are_suites(owner, *others):
+                elif self.fields.setdefault(name, field) != field and not (
+                    others and all(each.startswith("suite.") for each in (owner, *others))
+                ):
                     raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
 
     def owners(self, name: str) -> list[str]:
@@ -133,50 +134,6 @@ class Schema:
         return {name: meant for name in unknown for meant in known if _one_edit(name, meant)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """The options of a run that have an effect in a command."""
-
-    only: Collection[str] = ()  # these alone: settings by name, and as `suite.serving` all of an owner
-    without: Mapping[str, str] = dataclasses.field(default_factory=dict)  # not these, and what serves instead, if any
-    is_own: bool = False  # whether the command says itself which suites and solvers take part
-    parts: Collection[tuple[str, str]] = ()  # those of them that no setting names, as `("suite", "ruler")`
-
-    @property
-    def choice(self) -> Collection[str]:
-        """The settings that choose suites and solvers, in a command that chooses them itself by default."""
-        return CHOICE if self.is_own else ()
-
-    def parts_beside(self, given: Collection[str]) -> list[tuple[str, str]]:
-        """The command's own suites and solvers, except those that the given settings replace."""
-        names = {"suite": ("suite",), "solver": SOLVING}
-        return [(kind, name) for kind, name in self.parts if not {*given} & {*names[kind]}]
-
-    def idle(self, schema: Schema) -> set[str]:
-        """The options that have no effect in the command."""
-        idle = schema.idle if self.is_own else ()
-
-        def has_part(name: str) -> bool:
-            owners = schema.owners(name)
-            named = {name, *owners}
-            is_chosen = not self.only or not named.isdisjoint(self.only)
-            return is_chosen and name not in self.without and not (owners and {*owners} <= {*idle})
-
-        return {name for name in schema.fields if not has_part(name)}
-
-    def unread(self, schema: Schema) -> set[str]:
-        """The options that are not read from variables or koderz.toml."""
-        return self.idle(schema) | {*self.choice}
-
-
-SOLVING = ("mode", "solver", "solvers", "matrix")
-"""The settings that choose the solvers."""
-
-CHOICE = ("suite", "problems", *SOLVING)
-"""The settings that choose a run's tasks and solvers."""
-
-EVERYTHING, OWN = Scope(), Scope(is_own=True)
-
 CORE = Schema()
 """The settings alone, for commands that need no other options."""
 
@@ -233,10 +190,6 @@ def roles_in(settings: Settings) -> dict[str, str]:
     roles = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
     without = {role for role, value in roles if value is False}
     return {role: value for role, value in roles if isinstance(value, str) and role not in without}
-
-
-def _are_suites(*owners: str) -> bool:
-    return len(owners) > 1 and all(owner.startswith("suite.") for owner in owners)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -48,7 +48,7 @@ class Option:
     instead: bool = False  # whether it takes the place of the setting of its name
     panel: str = ""  # the heading in the help
     common: bool = False  # whether short help shows it
-    reader: str = ""  # who reads it where not every run does: a key of `koderz.engines.effects.READERS`
+    reader: str = ""  # who reads it where not every run does: a key of `koderz.engines.sources.READERS`
     unrecorded: Any = None  # the value of runs whose record is from before there was this option; None: the default
 
 

@@ -1,4 +1,4 @@
-"""Contents of a run's requests besides messages: extra fields and headers, and the options of single roles.
+"""How models are asked: extra fields and headers, the options of single roles and models, and of batches.
 
 A header's value is a secret: it is in no error, and `named` is all that a record has of it.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 
+from koderz.settings.options import option
 from koderz.settings.trust import SENDS
 from koderz.types import MAIN, Effort
 
@@ -38,6 +40,8 @@ _OF_HTTP = frozenset({
     "host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection", "accept-encoding",
     "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-authorization",
 })  # fmt: skip
+_WIRES = ("auto", "chat", "responses")
+_CONTEXT = (256, 100_000_000)
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)(?:=(.*))?", re.DOTALL)
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _ROLE_OPTION = re.compile(r"(\w+)\.([a-z_-]+)=(.*)", re.DOTALL)
@@ -177,7 +181,7 @@ class RoleOptions:
 
 
 _LEVELS = ("reasoning_effort", "reasoning_tokens")
-_NAMES = tuple(each.name for each in fields(RoleOptions) if each.name != "unset")
+_NAMES_OF_ROLES = tuple(each.name for each in fields(RoleOptions) if each.name != "unset")
 
 
 def read_roles(options: Iterable[str], *, files: bool = True) -> dict[str, RoleOptions]:
@@ -242,6 +246,85 @@ def of_tables(tables: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return models, options
 
 
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The options of one model; None leaves what the run has for all."""
+
+    base_url: str | None = None
+    api_key_env: str | None = None
+    wire: str | None = None
+    context: int | None = None
+    extra_body: Mapping[str, Any] | None = None
+
+
+_NAMES_OF_MODELS = tuple(each.name for each in fields(ModelOptions))
+
+
+def read_models(options: Iterable[str], *, files: bool = True) -> dict[str, ModelOptions]:
+    """The options of each model, from `MODEL.NAME=VALUE`; a later one wins. Raises ValueError with what is wrong.
+
+    Unless `files` are to be read, fields from these are left out.
+    """
+    found: dict[str, ModelOptions] = {}
+    for text in options:
+        model, name, value = split_option(text)
+        if files or not (name == "extra_body" and value.startswith("@")):
+            found[model] = replace(found.get(model, ModelOptions()), **{name: _read_option(name, value)})
+    return found
+
+
+def split_option(text: str) -> tuple[str, str, str]:
+    """Model, option and value. A model's name has dots and colons of its own, so the option follows its last dot."""
+    key, equals, value = text.partition("=")
+    model, _, name = key.rpartition(".")
+    if not (model and equals and value):
+        raise ValueError("write MODEL.NAME=VALUE, such as openai/local-1:7b.base-url=http://localhost:8001/v1")
+    return model, option_named(name, _NAMES_OF_MODELS, "a model"), value
+
+
+def plain_models(options: Iterable[str], canonical: Callable[[str], str]) -> tuple[str, ...]:
+    """The options as a plan records them: names of models in full, files of fields as their JSON.
+
+    Raises ValueError with what is wrong. It alone looks at names of variables, since the message of an option's check
+    shows the value, which may be a key that was given by mistake.
+    """
+    split = [split_option(text) for text in options]
+    if any(name == "api_key_env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) for _, name, value in split):
+        raise ValueError("api-key-env is the name of an environment variable, not a key")
+    return tuple(
+        f"{canonical(model)}.{name.replace('_', '-')}={plain_body(value) if name == 'extra_body' else value}"
+        for model, name, value in split
+    )
+
+
+def wrong_model_options(options: Iterable[str]) -> str:
+    """The mistake in options of models; a file isn't read before its run is trusted."""
+    return mistake_in(read_models, options, files=False)
+
+
+def risk_of_models(options: Iterable[str]) -> str:
+    """The harm that options of models could do: they say where to and what is sent."""
+    risky = any(split_option(text)[1] in ("base_url", "api_key_env", "extra_body") for text in options)
+    return SENDS if risky else ""
+
+
+def of_model_tables(tables: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The options in tables such as `[models."openai/local-1"]`, as flags have them, and the prices in them, by model.
+
+    Raises ValueError with what is wrong.
+    """
+    options, prices = [], {}
+    for model, table in tables.items():
+        if not isinstance(table, dict):
+            raise ValueError(f'write [models."{model}"]')  # noqa: TRY004 a mistake in a file
+        for name, value in table.items():
+            if name == "prices":
+                prices[model] = value
+            else:
+                options.append(f"{model}.{name}={as_option(value)}")
+    return options, prices
+
+
 def as_option(value: Any) -> str:
     """A value of koderz.toml as a flag has it: a table as JSON."""
     return orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
@@ -263,17 +346,25 @@ def _split(text: str) -> tuple[str, str, str]:
     role, name, value = found[1], found[2], found[3]
     if role == MAIN:
         raise ValueError(f"the options of the model that answers are those of the run: --{name.replace('_', '-')}")
-    return role, option_named(name, _NAMES, "a role"), value
+    return role, option_named(name, _NAMES_OF_ROLES, "a role"), value
 
 
 def _read_option(name: str, value: str) -> Any:
+    """The value of an option of a role or a model. Raises ValueError with what is wrong."""
     if name == "extra_body":
         return read_body(value)
-    if name == "reasoning_effort" and value not in _EFFORTS:
-        raise ValueError(f"reasoning-effort is one of {', '.join(_EFFORTS)}, not {value:.40}")
+    for choice, words in (("wire", _WIRES), ("reasoning_effort", _EFFORTS)):
+        if name == choice and value not in words:
+            raise ValueError(f"{name.replace('_', '-')} is one of {', '.join(words)}, not {value:.40}")
     if name in ("reasoning_tokens", "max_tokens"):
         return int(_number(name, value, MOST_TOKENS, whole=True))
-    return _number(name, value, TEMPERATURES) if name == "temperature" else value
+    if name == "temperature":
+        return _number(name, value, TEMPERATURES)
+    if name != "context":
+        return value
+    if not value.isdecimal() or not _CONTEXT[0] <= int(value) <= _CONTEXT[1]:
+        raise ValueError(f"context has to be a whole number from {_CONTEXT[0]:,} to {_CONTEXT[1]:,}, not {value:.40}")
+    return int(value)
 
 
 def _number(name: str, value: str, bounds: tuple[float, float], *, whole: bool = False) -> float:
@@ -286,3 +377,50 @@ def _number(name: str, value: str, bounds: tuple[float, float], *, whole: bool =
         kind = "a whole number" if whole else "a number"
         raise ValueError(f"{name.replace('_', '-')} has to be {kind} from {low:,} to {high:,}, not {value:.40}")
     return number
+
+
+ALL_AT_ONCE = 100_000
+"""Experiments under way at once where calls are sent in batches and the user says no number: all of them."""
+
+DAY = 24 * 3600.0
+
+_running = partial(option, panel="Running")
+_of_batches = partial(_running, reader="batches")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The options of batches."""
+
+    batch: bool = _running(
+        False,
+        "Send calls through the provider's batch API: half the price, answers within a day. The run can be left and "
+        "resumed meanwhile; --concurrency is then all experiments.",
+    )
+    batch_roles: tuple[str, ...] = _of_batches(
+        (),
+        "With --batch: a role that is asked in batches, too, though at another provider than the model; repeatable.",
+        "ROLE",
+        flags=("--batch-role",),
+    )
+    batch_wait: float = _of_batches(
+        DAY + 600,
+        "With --batch: maximum time to wait for a batch.",
+        "SECONDS",
+        bounds=(0.01, 30 * DAY),
+        changeable=True,
+    )
+    batch_fallback: Literal["fault", "live"] = _of_batches(
+        "fault",
+        "With --batch: what becomes of calls that aren't answered by then: a fault, or they are asked live at the "
+        "full price, after their batch was cancelled.",
+        "[fault|live]",
+        changeable=True,
+    )
+    poll: float = _of_batches(
+        60.0,
+        "With --batch: time between two looks at a batch; up to 300 if nothing changes.",
+        "SECONDS",
+        bounds=(0.01, 3600),
+        changeable=True,
+    )

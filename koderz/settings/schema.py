@@ -19,18 +19,21 @@ from koderz.settings.options import no_option, option
 from koderz.settings.requests import (
     MOST_TOKENS,
     TEMPERATURES,
+    ModelOptions,
     RoleOptions,
     base_urls,
+    read_models,
     read_roles,
+    risk_of_models,
     risk_of_roles,
     wrong_body,
     wrong_headers,
+    wrong_model_options,
     wrong_rates,
     wrong_role_options,
     wrong_stops,
     wrong_version,
 )
-from koderz.settings.servers import ModelOptions, read_models, risk_of_models, wrong_model_options
 from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS
 from koderz.types import Effort
 

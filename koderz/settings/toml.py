@@ -18,145 +18,40 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
-from koderz.settings.requests import RATES, of_tables, wrong_rates
-from koderz.settings.schema import Settings
-from koderz.settings.servers import of_model_tables
+from koderz.settings.layers import CORE, KINDS, Schema
+from koderz.settings.requests import RATES, of_model_tables, of_tables, wrong_rates
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from koderz_tracker.files import MB, read_all
-from koderz_tracker.sinks import check_names
 
 NAME = "koderz.toml"
 _Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The content of a koderz.toml."""
+class ConfigFile(NamedTuple):
+    """A koderz.toml as it was parsed, neither checked nor trusted."""
 
-    path: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what tables say of what takes part included
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
-    solvers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options that several have, for one alone
-    held_out: tuple[str, ...] = ()  # suites and files of which no judge of rewards serves a task
+    path: Path
+    data: bytes
+    table: Mapping[str, Any]  # the keys at the top
+    owners: Mapping[str, Any]  # the tables of what may take part, such as `solver.iterative`
+
+    def choices(self, names: Collection[str]) -> dict[str, Any]:
+        """Some settings, to choose by them."""
+        return {name: value for key, value in self.table.items() if (name := _name(key)) in names}
 
 
-def load_config(
-    folder: Path,
-    *,
-    trust: bool = False,
-    environ: Mapping[str, str] = os.environ,
-    names: Collection[str],
-    schema: Schema = CORE,
-    spends: Spends = costly,
-) -> Config:
-    """The koderz.toml of a folder, or an empty Config if there is none; `names` are the settings to be used.
+def read_file(folder: Path) -> ConfigFile | None:
+    """The koderz.toml of a folder, if there is one. Raises KoderzError where it can't be read or is malformed.
 
-    `spends` says which models and prices could cost money; without it all of them could. Keys that nobody knows are
-    refused by a schema of a run; where only the settings alone are asked for, those that are nearly one of these.
-
-    Raises KoderzError naming file, line and key for what is malformed, and for what is to be used but not trusted.
+    `[solver] name = "x"` is `solver = "x"`, beside `[solver.x]`.
     """
     path = folder / NAME
-    data = _read(path)
-    if data is None:
-        return Config()
-    table, owners = _parse(path, data)
-    where = partial(_where, path, data)
-    prices = _prices(where("prices"), table.pop("prices", {}))
-    held_out = _held_out(where("held_out"), table)
-    rates = _rates(where("rates"), table.pop("rates", {}))
-    values = _values(where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema)
-    values |= {"rates": rates} if rates else {}
-    solvers: dict[str, dict[str, Any]] = {}
-    for owner, own in _tables(where, owners, schema).items():
-        kind, _, name = owner.partition(".")
-        shared = {key for key in own if kind == "solver" and len(schema.owners(key)) > 1 and key in names}
-        solvers[name] = {key: own[key] for key in shared}
-        values |= {key: value for key, value in own.items() if key not in shared}
-    used = {name: value for name, value in {**values, "prices": prices}.items() if name in names}
-    risks = risks_of(schema.fields, used, spends)
-    for own in solvers.values():
-        risks |= risks_of(schema.fields, own, spends)
-    trusted = data + _named_by(used, folder)
-    for name, risk in risks.items():
-        require_trust(trusted, f"{where(name)}: this could {risk}", grant=trust, environ=environ)
-    return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers, held_out)
-
-
-def peek(folder: Path, names: Collection[str]) -> dict[str, Any]:
-    """Some settings in the koderz.toml of a folder, neither checked nor trusted, to offer as choices."""
-    data = _read(folder / NAME)
-    table = _parse(folder / NAME, data)[0] if data else {}
-    return {name: value for key, value in table.items() if (name := _name(key)) in names}
-
-
-class Sources(NamedTuple):
-    """The settings given by each source; an earlier source wins over a later one."""
-
-    flags: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    config: Config
-    schema: Schema
-
-    @property
-    def settings(self) -> Settings:
-        return self.schema.layered(self.flags, self.environment, self.config.settings)
-
-    @property
-    def is_ours(self) -> Mapping[str, Any]:
-        """The settings given on this machine, by environment or flags, and not by a file from elsewhere."""
-        return {**self.environment, **self.flags}
-
-
-def read_sources(
-    given: Mapping[str, Any],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    names: Collection[str] | None = None,
-    scope: Scope = EVERYTHING,
-    schema: Schema = CORE,
-    trust_config: bool = False,
-    spends: Spends = costly,
-) -> Sources:
-    """The settings in `names` (by default all) from options, variables and this folder's koderz.toml.
-
-    What has no effect in a command of that scope is left out of variables and the file. What the file says needs to be
-    trusted only where no option or variable says otherwise. Raises KoderzError for what doesn't fit.
-    """
-    unread = scope.unread(schema)
-    flags, environment = schema.from_flags(given), schema.from_environment(environ, unread)
-    nearer = {*flags, *environment}
-    unused = (nearer - {"role_options", "model_options"}) | unread | ({"models"} if "local_model" in nearer else set())
-    used = {*(names or (*schema.fields, "prices"))} - unused
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
-    sources = Sources(flags, environment, config, schema)
-    check_names((*sources.settings.sinks, *sources.settings.no_sinks))
-    return sources
-
-
-def results_folder(
-    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
-) -> Path:
-    """The results folder: `given`, else the one in the environment or koderz.toml."""
-    if given is not None:
-        return given
-    environment = CORE.from_environment(environ)
-    config = load_config(Path.cwd(), trust=trust_config, environ=environ, names={"results"} - environment.keys())
-    return CORE.layered(environment, config.settings).results
-
-
-def _read(path: Path) -> bytes | None:
     try:
-        return read_all(path, MB)
+        data = read_all(path, MB)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error.strerror})") from None
-
-
-def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys at the top, and the tables by owner: `[solver] name = "x"` is `solver = "x"`, beside `[solver.x]`."""
     import tomllib  # most folders have no koderz.toml
 
     try:
@@ -184,7 +79,72 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         if "name" in named:
             table[kind] = named.pop("name")
         owners |= {f"{kind}.{name}": options for name, options in named.items()}
-    return table, owners
+    return ConfigFile(path, data, table, owners)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The content of a koderz.toml."""
+
+    path: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what tables say of what takes part included
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
+    solvers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options that several have, for one alone
+    held_out: tuple[str, ...] = ()  # suites and files of which no judge of rewards serves a task
+
+
+def load_config(
+    file: ConfigFile | None,
+    *,
+    trust: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    names: Collection[str],
+    schema: Schema = CORE,
+    spends: Spends = costly,
+) -> Config:
+    """The settings in `names` of a koderz.toml, as far as it has them; an empty Config without a file.
+
+    `spends` says which models and prices could cost money; without it all of them could. Keys that nobody knows are
+    refused by a schema of a run; where only the settings alone are asked for, those that are nearly one of these.
+
+    Raises KoderzError naming file, line and key for what is malformed, and for what is to be used but not trusted.
+    """
+    if file is None:
+        return Config()
+    path, data, table = file.path, file.data, dict(file.table)
+    where = partial(_where, path, data)
+    prices = _prices(where("prices"), table.pop("prices", {}))
+    held_out = _held_out(where("held_out"), table)
+    rates = _rates(where("rates"), table.pop("rates", {}))
+    values = _values(where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema)
+    values |= {"rates": rates} if rates else {}
+    solvers: dict[str, dict[str, Any]] = {}
+    for owner, own in _tables(where, file.owners, schema).items():
+        kind, _, name = owner.partition(".")
+        shared = {key for key in own if kind == "solver" and len(schema.owners(key)) > 1 and key in names}
+        solvers[name] = {key: own[key] for key in shared}
+        values |= {key: value for key, value in own.items() if key not in shared}
+    used = {name: value for name, value in {**values, "prices": prices}.items() if name in names}
+    risks = risks_of(schema.fields, used, spends)
+    for own in solvers.values():
+        risks |= risks_of(schema.fields, own, spends)
+    trusted = data + _named_by(used, path.parent)
+    for name, risk in risks.items():
+        require_trust(trusted, f"{where(name)}: this could {risk}", grant=trust, environ=environ)
+    return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers, held_out)
+
+
+def results_folder(
+    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+) -> Path:
+    """The results folder: `given`, else the one in the environment or koderz.toml."""
+    if given is not None:
+        return given
+    environment = CORE.from_environment(environ)
+    config = load_config(
+        read_file(Path.cwd()), trust=trust_config, environ=environ, names={"results"} - environment.keys()
+    )
+    return CORE.layered(environment, config.settings).results
 
 
 def _values(where: Callable[[str], str], table: Mapping[str, Any], schema: Schema) -> dict[str, Any]:

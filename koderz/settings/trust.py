@@ -33,29 +33,32 @@ def costly(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> 
 
 
 def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
-    """The risks of settings, by name; harmless settings are left out."""
-    chosen = {name: (field, settings[name]) for name, field in fields.items() if name in settings}
-    found = {
-        name: SPENDS if spends(field.models(value), {}) else _risk(field, value)
-        for name, (field, value) in chosen.items()
-    }
-    if spends((), settings.get("prices") or {}):
-        found["prices"] = SPENDS
-    return {name: risk for name, risk in found.items() if risk}
+    """The risks of settings, by name; harmless settings are left out.
 
-
-def _risk(field: Field, value: Any) -> str:
-    """The risk that an option declares; else the risk of a file outside the working directory, links included."""
-    if field.about.risk:
-        return field.risk(value)
+    It is what an option declares, else that of a file outside the working directory, links included.
+    """
     here = Path.cwd()
 
     def lies_here(path: Path) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(here)
 
-    # A folder elsewhere, which may be the whole disk, is told by its name: only one that lies here is walked.
-    inside = (lies_here(path) and all(lies_here(path / link) for link in links_in(path)) for path in field.files(value))
-    return "" if all(inside) else READS
+    found = {}
+    for name, field in fields.items():
+        if name not in settings:
+            continue
+        value = settings[name]
+        if spends(field.models(value), {}):
+            found[name] = SPENDS
+        elif field.about.risk:
+            found[name] = field.risk(value)
+        # A folder elsewhere, which may be the whole disk, is told by its name: only one that lies here is walked.
+        elif not all(
+            lies_here(path) and all(lies_here(path / link) for link in links_in(path)) for path in field.files(value)
+        ):
+            found[name] = READS
+    if spends((), settings.get("prices") or {}):
+        found["prices"] = SPENDS
+    return {name: risk for name, risk in found.items() if risk}
 
 
 def risk_of_suite(name: str) -> str:

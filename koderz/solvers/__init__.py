@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError, raised_at
-from koderz.settings.handed import handed
-from koderz.settings.registry import Registry, digest_of_file, find_in_file
+from koderz.settings.registry import Registry, digest_of_file, find_in_file, handed
 from koderz.solvers.definition import Solver as Solver
 from koderz.solvers.definition import asks_once
 from koderz.solvers.definition import solver as solver

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from koderz.analysis.formats import Format, RegistryFormat
-from koderz.engines.owners import REGISTRIES
+from koderz.engines.sources import REGISTRIES
 from koderz.settings.options import fields_of
 from koderz.settings.systems import System, own_systems
 from koderz_tracker.parts import Part

@@ -20,7 +20,7 @@ import yaml
 
 from koderz.analysis.statistics import drop_alarm, smallest_paired_difference
 from koderz.cli import app
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from koderz.suites import SUITES
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from tests.conftest import PATIENCE, served
 from tests.e2e.pages import ROOT
 from tests.koderz.systems.reports.test_browser import CHROMIUM, FLAGS, OF_COLOURS

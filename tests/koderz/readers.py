@@ -23,7 +23,7 @@ from koderz.analysis.runs import load_summary
 from koderz.plans.matrix import read_matrix
 from koderz.plans.selection import read_problems
 from koderz.prompts import load_prompts
-from koderz.settings.toml import load_config
+from koderz.settings.toml import load_config, read_file
 from koderz.suites.tokens import Characters, load_tokenizer
 from koderz.systems.long_context.ruler.questions import read_hotpot, read_squad
 from koderz.systems.long_context.ruler.tasks import Material
@@ -276,7 +276,7 @@ READERS = {
     ),
     "koderz.toml": Reader(
         "koderz.toml",
-        lambda path: load_config(path.parent, trust=True, environ={}, names={"seed"}),
+        lambda path: load_config(read_file(path.parent), trust=True, environ={}, names={"seed"}),
         "seed = 3\n",
         may_lack=True,
     ),

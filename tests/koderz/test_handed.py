@@ -16,7 +16,7 @@ import koderz
 from koderz.engines.portable import files_of
 from koderz.errors import KoderzError
 from koderz.runs.prepare import prepare
-from koderz.settings import handed
+from koderz.settings import registry
 from koderz.settings.options import fields_of
 from koderz_tracker.runs import read_plan
 from tests.conftest import PATIENCE
@@ -73,7 +73,7 @@ def test_resume_goes_on_where_the_function_is_and_says_what_is_missing_elsewhere
     run = benchmark(range(2), solvers=(answering, "iterative"))
     cut_short('"problem_id":"T/1"')
 
-    monkeypatch.setattr(handed, "_HANDED", {})
+    monkeypatch.setattr(registry, "_HANDED", {})
     with pytest.raises(KoderzError, match="program:answering: the program that began the run handed answering over"):
         asyncio.run(koderz.resume(run))
     whole = asyncio.run(koderz.resume(run, solvers=(answering,)))
@@ -106,7 +106,7 @@ def test_suite_may_be_an_object_and_a_scorer_a_function(monkeypatch: pytest.Monk
 def test_what_has_no_name_or_must_go_elsewhere_is_refused() -> None:
     with pytest.raises(KoderzError, match="--solver: a lambda has no name"):
         benchmark(range(1), solver=lambda task, ask, judge: None)
-    plan = asyncio.run(prepare(handed.hand_over({"solver": answering, "local_model": "simulated"}), range(1)))
+    plan = asyncio.run(prepare(registry.hand_over({"solver": answering, "local_model": "simulated"}), range(1)))
     with pytest.raises(KoderzError, match="program:answering lives in this program alone"):
         files_of(plan)
 

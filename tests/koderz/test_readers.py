@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.owners import REGISTRIES
+from koderz.engines.sources import REGISTRIES
 from koderz.errors import KoderzError
 from koderz.settings.options import fields_of
 from koderz.settings.systems import own_systems

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.engines.local import LocalEngine
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from koderz.experiments.replay import Replaying
 from koderz.experiments.runner import Resources
 from koderz.models import Price

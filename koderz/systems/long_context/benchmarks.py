@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from koderz.engines.sources import OWN, SOLVING, Scope
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.names import PROVIDERS, foreign_provider
 from koderz.plans.plan import Plan
@@ -18,7 +19,7 @@ from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_together
 from koderz.runs.session import SessionResult
-from koderz.settings.layers import OWN, SOLVING, Scope, fields_in, secrets_in
+from koderz.settings.layers import fields_in, secrets_in
 from koderz.settings.options import flag_of
 from koderz.systems.long_context.published import ENDINGS
 from koderz.systems.long_context.results import SUMMARY, LongContextDocument, file_of
@@ -171,7 +172,7 @@ def carry_out(
 def _settings_of(
     benchmark: Benchmark, parameters: BenchmarkParameters, environ: Mapping[str, str], *, shared: bool
 ) -> dict[str, Any]:
-    from koderz.engines.owners import schema_here
+    from koderz.engines.sources import schema_here
 
     part = benchmark.share if shared else 1
     limit = max(1, parameters.max_tasks // part)

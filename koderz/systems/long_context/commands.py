@@ -157,7 +157,7 @@ def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async:
 
 
 async def _run(front: Front, names: Sequence[str], parameters: BenchmarkParameters, *, enable_logging: bool) -> int:
-    from koderz.engines.effects import require_effect
+    from koderz.engines.sources import require_effect
     from koderz.runs.session import lay_down
     from koderz.systems.long_context.benchmarks import carry_out, plan_benchmarks, sidecar
 
@@ -228,7 +228,7 @@ class _Screen(SessionScreen):
         self._print(f"  WASM: {_place(parameters)}")
 
     def header(self, plan: Plan) -> None:
-        from koderz.runs.steps import Steps
+        from koderz.runs.observer import Steps
 
         self._steps = Steps(plan.record)
         name = self._names[plan.name]

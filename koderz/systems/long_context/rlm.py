@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.runs.observer import Observer
+from koderz.runs.observer import Observer, StepLog
 from koderz.runs.prepare import prepare
 from koderz.runs.session import begin, lay_down, raise_if_failed, settle_sinks
-from koderz.runs.steps import StepLog
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.long_context.benchmarks import (
     BENCHMARKS,

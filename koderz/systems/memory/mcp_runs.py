@@ -162,7 +162,7 @@ async def _take_up(desk: Desk, name: str, most: float | UnsetType, how: str, *mo
 
 def _refuse_elsewhere(record: Any) -> None:
     """Refuses plans that spend more than calls cost: machines are paid by time, which no cap counts."""
-    from koderz.engines.owners import schema_of_plan
+    from koderz.engines.sources import schema_of_plan
     from koderz.settings.trust import SPENDS, risks_of
 
     risks = risks_of(schema_of_plan(record).fields, {**record.config, "results": None}, lambda *_: False)

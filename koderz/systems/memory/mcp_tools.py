@@ -260,7 +260,7 @@ class Plan(NewRun, frozen=True, kw_only=True):
 
 async def planned(new: NewRun, desk: Desk, **more: Any) -> tuple[Any, list[str]]:
     """The plan of a new run, and what is to be said of it. Raises KoderzError for what a client may not ask for."""
-    from koderz.engines.effects import require_effect
+    from koderz.engines.sources import require_effect
     from koderz.runs.observer import NullObserver
     from koderz.runs.prepare import prepare
 
@@ -285,7 +285,7 @@ async def planned(new: NewRun, desk: Desk, **more: Any) -> tuple[Any, list[str]]
 
 def _refused(given: Mapping[str, Any]) -> Iterator[str]:
     """Why a client may not ask for these settings: they run code, reach files or addresses, or pass the cap."""
-    from koderz.engines.owners import schema_here
+    from koderz.engines.sources import schema_here
     from koderz.settings.trust import SENDS, risks_of
     from koderz.solvers import SOLVERS
     from koderz.suites import SUITES

@@ -14,8 +14,8 @@ from koderz.cli.flags import Json, Trust
 from koderz.cli.front import Front, run_options
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.options import with_settings
+from koderz.engines.sources import OWN, Scope
 from koderz.errors import KoderzError
-from koderz.settings.layers import OWN, Scope
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.types import NOBODY
 
@@ -101,9 +101,7 @@ def tasks(given: dict[str, Any], json: Json = False) -> None:
 
 def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, PerformanceSuite]:
     """The settings and their suite of patches. Raises KoderzError for a suite of another kind."""
-    from koderz.engines.effects import require_sandbox
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources, require_sandbox, schema_here
     from koderz.suites import load_suite
     from koderz.systems.patches.suite import PerformanceSuite
 

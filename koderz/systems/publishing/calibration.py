@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import orjson
 from msgspec import structs
 
-from koderz.engines.owners import restored_settings
 from koderz.engines.resources import model_facts, open_resources
+from koderz.engines.sources import restored_settings
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.recording import JUDGE_ASK

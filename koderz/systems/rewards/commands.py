@@ -58,9 +58,7 @@ def serve(
     Examples:
         koderz judge serve humaneval --http 127.0.0.1:8080
     """
-    from koderz.engines.effects import require_sandbox
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources, require_sandbox, schema_here
 
     sources = read_sources(given, names=_OPTIONS, schema=schema_here(given), trust_config=trust_config)
     require_sandbox(sources.settings, given)

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from koderz.cli import main
-from koderz.engines.owners import REGISTRIES
+from koderz.engines.sources import REGISTRIES
 from koderz.settings.options import fields_of
 from tests.conftest import Shell, whole_lines
 from tests.koderz.cli.conftest import Command

@@ -13,7 +13,7 @@ import typer
 from koderz.cli import ALIASES, app
 from koderz.cli.groups import LazyGroup, examples_in
 from koderz.cli.options import panels, with_settings
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from tests.conftest import Shell
 from tests.koderz.world import write_tasks
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from koderz.settings.batches import BatchOptions
 from koderz.settings.options import fields_of
+from koderz.settings.requests import BatchOptions
 from koderz.settings.schema import Settings
 from koderz.systems.long_context.options import OolongOptions, ResearchOptions, RlmOptions
 from koderz.systems.long_context.ruler.options import RulerOptions

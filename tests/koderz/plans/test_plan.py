@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koderz.engines.owners import restored_settings, schema_of
+from koderz.engines.sources import restored_settings, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
 from koderz.plans.plan import Plan, _decisive, load_subject, make_plan, restore_plan

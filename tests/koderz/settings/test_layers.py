@@ -12,7 +12,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.settings.layers import Schema, as_config, replaced, roles_in
 from koderz.settings.options import option
-from koderz.settings.toml import load_config
+from koderz.settings.toml import load_config, read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ def test_table_of_a_solver_sets_a_shared_option_for_it_alone(tmp_path: Path) -> 
     (tmp_path / "koderz.toml").write_text("[solver.one]\nmax-depth = 7\n")
     names = ("max_depth", "sizes")
 
-    alone = load_config(tmp_path, names=names, schema=Schema({"solver.one": Depth}))
-    shared = load_config(tmp_path, names=names, schema=BOTH)
+    alone = load_config(read_file(tmp_path), names=names, schema=Schema({"solver.one": Depth}))
+    shared = load_config(read_file(tmp_path), names=names, schema=BOTH)
 
     assert (alone.settings, alone.solvers) == ({"max_depth": 7}, {"one": {}})
     assert (shared.settings, shared.solvers) == ({}, {"one": {"max_depth": 7}})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from koderz.errors import KoderzError
 from koderz.settings.layers import as_config
 from koderz.settings.schema import Settings

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from koderz.engines.owners import REGISTRIES, schema_of
+from koderz.engines.sources import REGISTRIES, schema_of
 from koderz.errors import KoderzError
 from koderz.models.prices import could_spend
 from koderz.sandbox import DockerOptions
 from koderz.settings.layers import CORE
 from koderz.settings.options import Field, fields_of, plain
 from koderz.settings.schema import Settings
-from koderz.settings.toml import Config, load_config, results_folder
+from koderz.settings.toml import Config, load_config, read_file, results_folder
 from koderz.settings.trust import risks_of, risks_of_plan
 from koderz.systems.long_context.ruler.options import RulerOptions
 
@@ -25,7 +25,9 @@ def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:
     (folder / "koderz.toml").write_bytes(text.encode() if isinstance(text, str) else text)
     schema = schema_of()
     every = (*schema.fields, "prices")
-    return load_config(folder, trust=trust, environ=state(folder), names=every, schema=schema, spends=could_spend)
+    return load_config(
+        read_file(folder), trust=trust, environ=state(folder), names=every, schema=schema, spends=could_spend
+    )
 
 
 def state(folder: Path) -> Mapping[str, str]:
@@ -33,7 +35,7 @@ def state(folder: Path) -> Mapping[str, str]:
 
 
 def test_toml_may_be_absent(tmp_path: Path) -> None:
-    assert load_config(tmp_path, environ={}, names=()) == Config()
+    assert load_config(read_file(tmp_path), environ={}, names=()) == Config()
 
 
 def test_toml_may_be_empty(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_toml_folder_in_place_of_the_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "koderz.toml").mkdir()
 
     with pytest.raises(KoderzError, match="can't be read"):
-        load_config(tmp_path, environ={}, names=())
+        load_config(read_file(tmp_path), environ={}, names=())
 
 
 # Trust
@@ -204,7 +206,7 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
 
 def test_rates_table_gives_limits_to_a_provider(tmp_path: Path) -> None:
     (tmp_path / "koderz.toml").write_text('tpm = 9\n[rates."openai"]\nrpm = 60\ninput-tpm = 5000\ntpm = 7000\n')
-    config = load_config(tmp_path, names={"rates", "tpm"})
+    config = load_config(read_file(tmp_path), names={"rates", "tpm"})
     settings = CORE.layered(config.settings)
     assert settings.rates == ("openai.rpm=60", "openai.input-tpm=5000", "openai.tpm=7000")
     assert settings.rates_of("openai") == {"rpm": 60, "input-tpm": 5000, "tpm": 9}
@@ -218,7 +220,7 @@ def test_rates_table_gives_limits_to_a_provider(tmp_path: Path) -> None:
 def test_rates_table_that_can_not_be_is_refused_by_line_and_key(tmp_path: Path, table: str) -> None:
     (tmp_path / "koderz.toml").write_text(f"{table}\n")
     with pytest.raises(KoderzError, match=r"koderz\.toml, line 1, rates.*(rpm|write)"):
-        load_config(tmp_path, names={"rates"})
+        load_config(read_file(tmp_path), names={"rates"})
 
 
 def as_toml(name: str, value: Any) -> str:
@@ -335,7 +337,9 @@ def test_haystack_outside_of_the_folder_is_refused_by_its_line(tmp_path: Path) -
 
     schema = schema_of(("suite", "ruler"))
     with pytest.raises(KoderzError, match=r"line 4, haystack: this could send a file from outside of this folder"):
-        load_config(tmp_path, environ=state(tmp_path), names=(*schema.fields,), schema=schema, spends=could_spend)
+        load_config(
+            read_file(tmp_path), environ=state(tmp_path), names=(*schema.fields,), schema=schema, spends=could_spend
+        )
 
 
 @pytest.mark.parametrize(
@@ -373,7 +377,7 @@ def test_table_of_a_suite_counts_where_that_suite_is_chosen(tmp_path: Path, suit
     (tmp_path / "koderz.toml").write_text("[suite.humaneval]\ntest-timeout = 20\n")
     schema = schema_of(("suite", suite))
 
-    config = load_config(tmp_path, names=schema.fields, schema=schema)
+    config = load_config(read_file(tmp_path), names=schema.fields, schema=schema)
 
     assert config.settings.get("test_timeout") == timeout
     assert "test_timeout" in schema.fields  # which may be given whatever the suite

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from koderz.errors import KoderzError
 from koderz.settings.layers import as_config
 from koderz.settings.paths import _substitute

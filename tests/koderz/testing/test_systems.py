@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.engines.owners import REGISTRIES
+from koderz.engines.sources import REGISTRIES
 from koderz.errors import KoderzError
 from koderz.settings.systems import System, own_systems
 from koderz.testing.systems import CHECKS, Check

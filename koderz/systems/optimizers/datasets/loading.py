@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.settings.handed import handed
-from koderz.settings.registry import digest_of_file, find_in_file
+from koderz.settings.registry import digest_of_file, find_in_file, handed
 from koderz.suites import added_dataset
 from koderz.suites.choices import scalar
 from koderz.suites.dataset import Row

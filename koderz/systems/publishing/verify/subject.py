@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from koderz._version import __version__
-from koderz.engines.owners import schema_of_plan
+from koderz.engines.sources import schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.arms import MODES, Arm, restore_arms
 from koderz.plans.deciding import until_decided

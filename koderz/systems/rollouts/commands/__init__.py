@@ -20,8 +20,8 @@ from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
 from koderz.cli.front import AcceptChanges, Front, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
+from koderz.engines.sources import OWN, SOLVING
 from koderz.errors import KoderzError, StorageError
-from koderz.settings.layers import OWN, SOLVING
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.systems.rollouts.commands.tasks import audit, check, clean, needs, regrade
 from koderz_tracker.files import write_whole
@@ -233,8 +233,7 @@ def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -
 
 def usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Settings:
     """The defaults for entries, or values for all of them, from any source; `local_model` except from flags."""
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources, schema_here
     from koderz.systems.rollouts.options import RolloutsOptions
 
     own = {field.name for field in fields(RolloutsOptions)}

@@ -14,8 +14,8 @@ from koderz.cli.console import print_json, say, warn, writing
 from koderz.cli.flags import Json, Quiet, SummaryJson, Trust
 from koderz.cli.options import with_settings
 from koderz.cli.tables import print_blocks
+from koderz.engines.sources import OWN, Scope
 from koderz.errors import KoderzError
-from koderz.settings.layers import OWN, Scope
 from koderz_tracker.files import MB, write_whole
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ class Read(NamedTuple):
 
 def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> Read:
     """The tasks at these places as they are written. Raises KoderzError for a place that has none."""
-    from koderz.engines.owners import schema_here
-    from koderz.settings.toml import read_sources
+    from koderz.engines.sources import read_sources, schema_here
     from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.tasks.datasets import Dataset, each_once, read_dataset, stood_in
     from koderz.systems.rollouts.tasks.runnable import Omission

@@ -154,7 +154,7 @@ def _asked(
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
     import asyncio
 
-    from koderz.engines.effects import require_effect
+    from koderz.engines.sources import require_effect
     from koderz.systems.rollouts.helps.arms import write_config
     from koderz.systems.rollouts.helps.verdict import power_of
     from koderz.systems.rollouts.options import RolloutsOptions

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koderz.engines.owners import schema_of
+from koderz.engines.sources import schema_of
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox import NoSandbox
 from koderz.suites.suite import JudgeContext, SuiteSource

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import koderz
-from koderz.runs import events
+from koderz.runs import observer
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from koderz_tracker.errors import StorageError
@@ -120,7 +120,7 @@ def test_events_that_are_slow_make_the_run_wait_only_when_many_are_left(monkeypa
     came: list[bytes] = []
     gates = [asyncio.Event(), asyncio.Event()]  # of either run
 
-    def counted(self: events.EventObserver, lines: bytes) -> None:
+    def counted(self: observer.EventObserver, lines: bytes) -> None:
         came.extend(lines.splitlines())
         hear(self, lines)
         if b'"kind":"finished"' in lines[:30]:
@@ -129,8 +129,8 @@ def test_events_that_are_slow_make_the_run_wait_only_when_many_are_left(monkeypa
     async def slow(line: dict[str, Any]) -> None:
         await gates[0].wait()
 
-    hear = events.EventObserver.hear
-    monkeypatch.setattr(events.EventObserver, "hear", counted)
+    hear = observer.EventObserver.hear
+    monkeypatch.setattr(observer.EventObserver, "hear", counted)
     asked(lambda given: koderz.benchmark(**given, concurrency=1, on_event=slow), monkeypatch)
     assert len(came) == len(journal()) > 36
 
@@ -143,7 +143,7 @@ def test_events_that_are_slow_make_the_run_wait_only_when_many_are_left(monkeypa
         await running
         return seen
 
-    monkeypatch.setattr(events, "MOST_WAITING", 5)
+    monkeypatch.setattr(observer, "MOST_WAITING", 5)
     monkeypatch.setenv("KODERZ_RESULTS", "others")
     came.clear()
     del gates[0]
