@@ -242,7 +242,8 @@ class Simulated(SimulatedReplies):
         mendable = (1 - skill) * MENDABLE
         hardness = self._task_draws(task)[0]
         never = hardness >= skill + mendable
-        hardness = _varied(hardness, sampling, draws[3])
+        warmth = min(1.0, sampling.temperature or 0.0)
+        hardness = min(max(hardness + (draws[3] - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
         if hardness < skill or never:
             return hardness < skill
         shown = failures_shown(messages)
@@ -270,12 +271,6 @@ def _draws(parts: object) -> Sequence[float]:
     """Eight numbers in 0..1 determined by the arguments."""
     digest = blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=32).digest()
     return [number / 2**32 for number in struct.unpack("<8I", digest)]
-
-
-def _varied(hardness: float, sampling: Sampling, draw: float) -> float:
-    """The hardness of a task for one sample; a higher temperature moves it further from the task's own."""
-    warmth = min(1.0, sampling.temperature or 0.0)
-    return min(max(hardness + (draw - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
 
 
 def _pick(choices: Sequence[str], draw: float) -> str:
