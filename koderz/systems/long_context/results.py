@@ -144,7 +144,16 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
     arm = arm_of(summary)
     name = next(name for name, each in summary.arms.items() if each is arm)
     for result in arm.results:
-        artifact = _artifact(stories, result.experiment_id)
+        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
+        texts = (
+            {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}
+        )
+        expected = texts.get("expected")
+        artifact = {
+            "query": texts.get("question"),
+            "result": texts.get("answer"),
+            "expected_answer": _value(expected) if expected else None,
+        }
         yield {
             "task_index": order[result.problem_id],
             **artifact,
@@ -166,18 +175,6 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
                 "task_id": fault["problem_id"],
                 "experiment_id": fault["experiment_id"],
             }
-
-
-def _artifact(stories: Stories, experiment_id: str) -> dict[str, Any]:
-    """The question, the answer and the expected answer, as recorded beside the verdict."""
-    attempts = [record for record in stories.of(experiment_id) if isinstance(record, Attempt)]
-    texts = {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}
-    expected = texts.get("expected")
-    return {
-        "query": texts.get("question"),
-        "result": texts.get("answer"),
-        "expected_answer": _value(expected) if expected else None,
-    }
 
 
 def _value(text: str) -> Any:
