@@ -99,11 +99,7 @@ def read_load(words: Sequence[str]) -> Any:
 
 
 def _known_flags(options: type) -> dict[str, Field]:
-    return {flag: field for field in fields_of(options).values() for flag in _flags(field)}
-
-
-def _flags(field: Field) -> tuple[str, ...]:
-    return field.about.flags or (field.flag,)
+    return {flag: field for field in fields_of(options).values() for flag in field.about.flags or (field.flag,)}
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -123,7 +119,16 @@ def service_of(command: str, model: str = "") -> Service:
     count = sum(1 for _ in takewhile(lambda word: re.match(r"[A-Za-z_]\w*=", word), words))
     environment = tuple((name, value) for name, _, value in (word.partition("=") for word in words[:count]))
     words = words[count:]
-    why = _refused(words)
+    if not words:
+        why = "its command is empty"
+    elif several := next((word for word in words if word in _SEVERAL or word.endswith(";")), ""):
+        why = f"its command is more than one ({several})"
+    elif placeholder := next((word for word in words if _PLACEHOLDER.search(word)), ""):
+        why = f"its command has a placeholder: {placeholder}"
+    elif foreign := next((word for word in words if re.search(r"(^|=)(/|~|\.\./)", word)), ""):
+        why = f"its command names a path of another machine: {foreign}"
+    else:
+        why = ""
     if why:
         return Service(tuple(words), environment=environment, refused=why)
     if any(kind in command for kind in ("throughput", "latency")):
@@ -142,18 +147,6 @@ def service_of(command: str, model: str = "") -> Service:
         environment=environment,
         notes=tuple(notes),
     )
-
-
-def _refused(words: Sequence[str]) -> str:
-    if not words:
-        return "its command is empty"
-    if several := next((word for word in words if word in _SEVERAL or word.endswith(";")), ""):
-        return f"its command is more than one ({several})"
-    if placeholder := next((word for word in words if _PLACEHOLDER.search(word)), ""):
-        return f"its command has a placeholder: {placeholder}"
-    if foreign := next((word for word in words if re.search(r"(^|=)(/|~|\.\./)", word)), ""):
-        return f"its command names a path of another machine: {foreign}"
-    return ""
 
 
 def _server(command: str, model: str) -> tuple[str, ...]:
