@@ -281,7 +281,8 @@ def run_as_process(channel: Channel, program: str) -> NoReturn:
         exec(compile(program, FILE, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - as above
         status = 0
     except SystemExit as error:
-        status = _exit_code(error.code)
+        code = error.code
+        status = code & 0xFF if isinstance(code, int) else int(code is not None)
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is how it ended
         status, report = 1, _report(error)
         if isinstance(error, SyntaxError) and error.filename == FILE:
@@ -298,11 +299,6 @@ def run_as_process(channel: Channel, program: str) -> NoReturn:
         channel.descriptor = descriptor
         channel.send(wire.REPORTED + wire.dumps(report))
     os._exit(status)
-
-
-def _exit_code(code: object) -> int:
-    """The status of `sys.exit(code)`."""
-    return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 def _script(code: CodeType, text: str, printed: Printed) -> str:
@@ -328,15 +324,10 @@ def _run_tests(request: Request) -> str:
     if "check" in namespace:
         namespace["check"](namespace[request.entry_point])
     else:
-        _run_cases(namespace)
+        import unittest  # loaded for the few suites that use it: it would make every fork dearer
+
+        loader = unittest.TestLoader()
+        for case in [value for value in namespace.values() if isinstance(value, type)]:
+            if issubclass(case, unittest.TestCase):
+                loader.loadTestsFromTestCase(case).debug()
     return request.token
-
-
-def _run_cases(namespace: dict[str, Any]) -> None:
-    """The `unittest` cases of a test module; the first failure is raised."""
-    import unittest  # loaded for the few suites that use it: it would make every fork dearer
-
-    loader = unittest.TestLoader()
-    for case in [value for value in namespace.values() if isinstance(value, type)]:
-        if issubclass(case, unittest.TestCase):
-            loader.loadTestsFromTestCase(case).debug()
