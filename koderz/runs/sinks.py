@@ -211,7 +211,14 @@ def sync_runs(
     to be made anew is in use.
     """
     if choice.rebuild:
-        _forget(work)
+        # Every position is reset before a target is made anew, so that a crash in between loses nothing.
+        for each in work:
+            for name in each.sinks:
+                try:
+                    if name != JSON:
+                        start_again(each.folder, name, _TO_LET_GO)
+                except SinkBusy as error:
+                    raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
     renew = {name for each in work for name in each.sinks} if choice.rebuild and not choice.runs else set()
     hopeless: dict[str, str] = {}
     process_of = functools.cache(lambda results: SinkProcess(results, os.environ))
@@ -260,17 +267,6 @@ def _jobs(
 def _options_of(settings: Settings) -> dict[str, object]:
     """The options that sinks receive from the settings."""
     return {"mlflow_detail": settings.mlflow_detail, "mlflow_experiment": settings.mlflow_experiment}
-
-
-def _forget(work: Sequence[Backlog]) -> None:
-    """Resets every position before a target is made anew, so that a crash in between loses nothing."""
-    for each in work:
-        for name in each.sinks:
-            try:
-                if name != JSON:
-                    start_again(each.folder, name, _TO_LET_GO)
-            except SinkBusy as error:
-                raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
 
 
 def _summary_of(work: Backlog) -> Iterator[Synced]:
