@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.frames import frame, incoming
@@ -173,17 +173,13 @@ def _report(error: BaseException) -> list[Any]:
         message = str(error)[:MESSAGE_LIMIT]
     except BaseException:  # noqa: BLE001 - the text comes from the program's own code
         message = ""
-    return [type(error).__name__, base.__name__, message, _places(error.__traceback__)]
-
-
-def _places(trace: TracebackType | None) -> list[list[Any]]:
-    """Lines of the program from the outermost in, at most the first and the last few."""
+    trace = error.__traceback__
     places = []
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == FILE:
             places.append([trace.tb_lineno, trace.tb_frame.f_code.co_name])
         trace = trace.tb_next
-    return places if len(places) <= 8 else places[:3] + places[-5:]
+    return [type(error).__name__, base.__name__, message, places if len(places) <= 8 else places[:3] + places[-5:]]
 
 
 def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
