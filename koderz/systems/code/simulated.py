@@ -118,7 +118,8 @@ def without_code(name: str) -> str:
 
 def specification(task: CodeTask | None) -> str:
     """A plausible specification of a task; its first words mark it as one in later prompts."""
-    name, purpose = _name(task), _purpose(task)
+    quoted = re.search(r'"""\s*(.+?)(?:\n\s*\n|>>>|""")', task.prompt, re.DOTALL) if task else None
+    name, purpose = _name(task), " ".join(quoted[1].split()) if quoted else "do what the task's text says."
     return (
         f"Specification of `{name}`\n\n"
         f"Purpose: {purpose}\n\n"
@@ -148,11 +149,6 @@ def unrecognised() -> str:
 
 def _name(task: CodeTask | None) -> str:
     return task.payload.entry_point if task else "the function"
-
-
-def _purpose(task: CodeTask | None) -> str:
-    quoted = re.search(r'"""\s*(.+?)(?:\n\s*\n|>>>|""")', task.prompt, re.DOTALL) if task else None
-    return " ".join(quoted[1].split()) if quoted else "do what the task's text says."
 
 
 _FENCE = "```python\n{program}\n```"

@@ -15,7 +15,7 @@ from koderz_tracker.journal import NAME
 from koderz_tracker.records import Attempt, Experiment, Fault, Plan
 from koderz_tracker.runs import read_plan
 from koderz_tracker.stories import Stories
-from koderz_tracker.summary import ArmResults, Figures, Summary, summarize
+from koderz_tracker.summary import ArmResults, Summary, summarize
 
 SUMMARY = "summary.json"
 
@@ -96,6 +96,7 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
     score, judged = figures.measures.get("score"), figures.total_problems
     seconds = round(summary.duration_seconds, 2)
     each = round(seconds / judged, 2) if judged else None
+    low, high = figures.success_rate_interval or (None, None)
     return {
         "name": name,
         "metrics": {
@@ -104,7 +105,7 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
             "correct_tasks": figures.successes,
             "average_time_per_task": each,
             "accuracy_interval": score.interval if score else None,
-            "success_rate_interval": _success(figures),
+            "success_rate_interval": None if low is None or high is None else (low / 100, high / 100),
             "success_rate_interval_method": figures.success_rate_interval_method,
             "clusters": figures.clusters,
             "cost": figures.total_cost,
@@ -130,11 +131,6 @@ def arm_of(summary: Summary) -> ArmResults:
 def is_generated(tasks: Sequence[str]) -> bool:
     """Whether the tasks were made up, by their ids."""
     return any("generated" in task.partition("/")[0] for task in tasks)
-
-
-def _success(figures: Figures) -> tuple[float, float] | None:
-    low, high = figures.success_rate_interval or (None, None)
-    return None if low is None or high is None else (low / 100, high / 100)
 
 
 def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:

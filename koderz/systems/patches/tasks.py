@@ -382,17 +382,15 @@ def _service(path: Path, where: str, row: _Row) -> Service | None:
         return Service(argv, (), row.metric, refused=ABSENT)
     if row.metric and row.metric not in {measure.name for measure in server_load().measures}:
         raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
-    return Service(argv, _load_words(path, where, row.bench), row.metric)
-
-
-def _load_words(path: Path, where: str, bench: str) -> tuple[str, ...]:
-    """The words of a load, with the path of its dataset as seen from here. Raises KoderzError for invalid ones."""
     try:
-        words = shlex.split(bench)
+        words = shlex.split(row.bench)
         load = read_load(words)
     except (KoderzError, ValueError) as error:
         raise KoderzError(f"{path}: {where}: bench: {error}") from None
-    return tuple(str(path.parent.absolute() / word) if word == str(load.dataset_path) else word for word in words)
+    # The path of its dataset is the one seen from here.
+    dataset = str(load.dataset_path)
+    words = [str(path.parent.absolute() / word) if word == dataset else word for word in words]
+    return Service(argv, tuple(words), row.metric)
 
 
 def workload(name: object, source: str) -> str:

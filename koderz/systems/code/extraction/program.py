@@ -152,7 +152,11 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
     visible = dedented(text.translate(_VISIBLE))
     yield visible
     yield visible.translate(_STRAIGHT)
-    yield _unwrapped(visible)
+    bare = visible  # without quotes, backticks or asterisks around it
+    for _ in range(_MOST_WRAPPERS):
+        if "```" not in bare and bare[-1:] == _PAIRS.get(bare[:1]):
+            bare = bare[1:-1].strip("\n")
+    yield bare
     if "\t" in visible:
         for width in (4, 8):
             yield "\n".join(margin_of(line).expandtabs(width) + line.lstrip(" \t") for line in visible.split("\n"))
@@ -168,14 +172,6 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
     before, fence, after = visible.partition("```")
     if fence and not mentions_definition(after, entry_point):  # a fence that was not on a line of its own
         yield before
-
-
-def _unwrapped(text: str) -> str:
-    """The text without quotes, backticks or asterisks around it."""
-    for _ in range(_MOST_WRAPPERS):
-        if "```" not in text and text[-1:] == _PAIRS.get(text[:1]):
-            text = text[1:-1].strip("\n")
-    return text
 
 
 _GIVEN = (*DEFINITIONS, *IMPORTS, ast.Assign, ast.AnnAssign, ast.If, ast.Try)
