@@ -62,7 +62,11 @@ def cut_short(plan: Plan, found: Mapping[str, Decision]) -> bool:
 
 def told_decisions(plan: Plan, found: Mapping[str, Decision]) -> dict[str, Any] | None:
     """The decisions as the summary has them: that on the last arm, and in `arms` each, where there are several."""
-    told = {arm.name: _told(found[arm.name]) for arm in plan.arms if arm.name in found}
+    told = {
+        arm.name: {name: value for name, value in asdict(found[arm.name]).items() if name != "time"}
+        for arm in plan.arms
+        if arm.name in found
+    }
     if not told:
         return None
     last = [*told.values()][-1]
@@ -109,7 +113,3 @@ def stopped_early(decision: Told | None, *, went_on: bool = False) -> str:
 def went_on(summary: Stoppable) -> bool:
     """Whether all that was planned has been asked, whatever was decided on the way."""
     return len(summary.results) + len(summary.faults) >= summary.planned
-
-
-def _told(decision: Decision) -> dict[str, Any]:
-    return {name: value for name, value in asdict(decision).items() if name != "time"}

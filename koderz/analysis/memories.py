@@ -227,28 +227,32 @@ def pooled(runs: Sequence[Run]) -> tuple[dict[Side, list[str]], list[str]]:
     for (model, arm), group in groups.items():
         repeats = [side for side in group if not side.run.until_decided] or group[-1:]
         left_out += len(group) - len(repeats)
-        sides[_together(f"{model} {arm}", arm, repeats)] = [side.run.name for side in repeats]
+        newest = repeats[-1].run
+        results: list[Result] = []
+        samples: Counter[str] = Counter()
+        asked: dict[str, str] = {}
+        for side, result in told_apart(repeats[::-1]):
+            task = result.problem_id
+            digest = side.run.asked.get(task, "")
+            if asked.setdefault(task, digest) == digest:
+                results.append(msgspec.structs.replace(result, sample=samples[task]))
+                samples[task] += 1
+        faults = [fault for side in repeats for fault in side.missing]
+        order = repeats[0].settled if len(repeats) == 1 else None
+        found = figures(results, None, newest.measures, order, len(faults))
+        arms = {arm: ArmResults(results, found, simulated=all(side.simulated for side in repeats))}
+        run = replace(
+            newest,
+            run_id=f"{model} {arm}",
+            arms=arms,
+            faults=faults,
+            asked=asked,
+            status="complete",
+            planned=len(results),
+        )
+        sides[Side(run, arm)] = [side.run.name for side in repeats]
     notes = [f"{left_out} arms of runs that stopped once they were decided are left out beside others"]
     return sides, notes if left_out else []
-
-
-def _together(label: str, arm: str, group: Sequence[Side]) -> Side:
-    newest = group[-1].run
-    results: list[Result] = []
-    samples: Counter[str] = Counter()
-    asked: dict[str, str] = {}
-    for side, result in told_apart(group[::-1]):
-        task = result.problem_id
-        digest = side.run.asked.get(task, "")
-        if asked.setdefault(task, digest) == digest:
-            results.append(msgspec.structs.replace(result, sample=samples[task]))
-            samples[task] += 1
-    faults = [fault for side in group for fault in side.missing]
-    order = group[0].settled if len(group) == 1 else None
-    found = figures(results, None, newest.measures, order, len(faults))
-    arms = {arm: ArmResults(results, found, simulated=all(side.simulated for side in group))}
-    run = replace(newest, run_id=label, arms=arms, faults=faults, asked=asked, status="complete", planned=len(results))
-    return Side(run, arm)
 
 
 def by_suite(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:

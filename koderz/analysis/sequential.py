@@ -214,7 +214,12 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
     for side, values in ((a, matched.a), (b, matched.b)):
         if not values:
             raise KoderzError(f"--sequential: {side.label} has no result with a {measure.name}")
-    tasks = matched.order if matched.order is not None else _shuffled(matched, seed)
+    if matched.order is not None:
+        tasks = matched.order
+    else:
+        groups = members(sorted(matched.tasks), matched.clusters)
+        random.Random(seed).shuffle(groups)  # noqa: S311 repeatable on purpose
+        tasks = [task for group in groups for task in group]
     units = members([task for task in tasks if task in matched.a and task in matched.b], matched.clusters)
     if not units:
         raise KoderzError(f"--sequential: {a.label} and {b.label} have no task in common")
@@ -279,12 +284,6 @@ def told_blocks(decision: Mapping[str, Any], measure: Measure) -> Iterator[Block
 def title_of(decision: Mapping[str, Any]) -> str:
     """The decision in a few words."""
     return f"{decision['outcome']} after {decision['tasks']} of {decision['planned']} tasks"
-
-
-def _shuffled(matched: Matched, seed: int) -> list[str]:
-    units = members(sorted(matched.tasks), matched.clusters)
-    random.Random(seed).shuffle(units)  # noqa: S311 repeatable on purpose
-    return [task for unit in units for task in unit]
 
 
 def _cost(side: Side, tasks: Sequence[str]) -> float:

@@ -27,7 +27,16 @@ def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) 
     """
     if not tasks:
         raise KoderzError(f"the suite {settings.suite} has no tasks")
-    chosen = _in_range(tasks, span) if span is not None else list(tasks)
+    chosen = list(tasks)
+    if span is not None:
+        low, high = span.start, span.stop
+        if low < 0 or high < 0:
+            raise KoderzError(f"a range begins at 0, not {min(low, high)}")
+        if high <= low:
+            raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one task")
+        if high > len(tasks):
+            raise KoderzError(f"the suite has {len(tasks)} tasks, so END is at most {len(tasks)}, not {high}")
+        chosen = chosen[low:high]
     if settings.problems:
         ids = tuple(task.id for task in tasks)
         found = {name: find_id(name, ids) for name in settings.problems}
@@ -66,17 +75,6 @@ def read_problems(path: Path) -> tuple[str, ...]:
 def split_problems(text: str) -> tuple[str, ...]:
     """The ids in a text such as `HumanEval/3, HumanEval/7`."""
     return tuple(text.replace(",", " ").split())
-
-
-def _in_range(tasks: Sequence[Task], span: range) -> list[Task]:
-    low, high = span.start, span.stop
-    if low < 0 or high < 0:
-        raise KoderzError(f"a range begins at 0, not {min(low, high)}")
-    if high <= low:
-        raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one task")
-    if high > len(tasks):
-        raise KoderzError(f"the suite has {len(tasks)} tasks, so END is at most {len(tasks)}, not {high}")
-    return list(tasks[low:high])
 
 
 def clusters_of(tasks: Sequence[Task], alike: Mapping[str, str]) -> Sequence[str]:

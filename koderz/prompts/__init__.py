@@ -80,19 +80,17 @@ def _overrides(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.md")):
         if path.stem not in PLACEHOLDERS:
             raise KoderzError(f"{path}: no prompt has that name; there are {', '.join(PLACEHOLDERS)}")
-        texts[path.stem] = _read(path)
+        try:
+            text = read_all(path, MB).decode("utf-8").replace("\r\n", "\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
+        template, allowed = Template(text), PLACEHOLDERS[path.stem]
+        if not template.is_valid():
+            raise KoderzError(f"{path}: a $ that begins no ${{name}}; write $$ for a dollar sign")
+        for name in template.get_identifiers():
+            if name not in allowed:
+                raise KoderzError(
+                    f"{path}: ${{{name}}} is unknown here; it may use {', '.join(sorted(allowed)) or 'none'}"
+                )
+        texts[path.stem] = text
     return texts
-
-
-def _read(path: Path) -> str:
-    try:
-        text = read_all(path, MB).decode("utf-8").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
-    template, allowed = Template(text), PLACEHOLDERS[path.stem]
-    if not template.is_valid():
-        raise KoderzError(f"{path}: a $ that begins no ${{name}}; write $$ for a dollar sign")
-    for name in template.get_identifiers():
-        if name not in allowed:
-            raise KoderzError(f"{path}: ${{{name}}} is unknown here; it may use {', '.join(sorted(allowed)) or 'none'}")
-    return text

@@ -207,14 +207,15 @@ def sync_runs(
     `showing` is called with each run's id for what shows its progress. Raises KoderzError where a sink that is
     to be made anew is in use.
     """
-    # Every position is reset before a target is made anew, so that a crash in between loses nothing.
-    for each in work if choice.rebuild else ():
-        for name in each.sinks:
-            try:
-                if name != JSON:
-                    start_again(each.folder, name, _TO_LET_GO)
-            except SinkBusy as error:
-                raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
+    if choice.rebuild:
+        # Every position is reset before a target is made anew, so that a crash in between loses nothing.
+        for each in work:
+            for name in each.sinks:
+                try:
+                    if name != JSON:
+                        start_again(each.folder, name, _TO_LET_GO)
+                except SinkBusy as error:
+                    raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
     renew = {name for each in work for name in each.sinks} if choice.rebuild and not choice.runs else set()
     hopeless: dict[str, str] = {}
     process_of = functools.cache(lambda results: SinkProcess(results, os.environ))

@@ -91,7 +91,9 @@ def decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     import gzip
     import lzma
 
-    how = _compressor(raw.read(6))
+    begin = raw.read(6)
+    known = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", _ZSTD: "zstd"}
+    how = next((name for magic, name in known.items() if begin.startswith(magic)), "")
     raw.seek(0)
     if how == "zstd":
         with _by_zstd(raw) as stream:
@@ -104,11 +106,6 @@ def decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
             yield cast("IO[bytes]", plain)
     else:
         yield raw
-
-
-def _compressor(begin: bytes) -> str:
-    known = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", _ZSTD: "zstd"}
-    return next((name for magic, name in known.items() if begin.startswith(magic)), "")
 
 
 @contextmanager

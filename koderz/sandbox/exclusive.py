@@ -43,7 +43,12 @@ class Exclusive:
         from filelock import FileLock
 
         async with self._turn:
-            queue = _made(self._folder / "exclusive.queue")
+            queue = self._folder / "exclusive.queue"
+            try:
+                queue.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                what = f"{queue} can't be made, where measurements exclude each other ({error.strerror})"
+                raise KoderzError(what) from None
             lock = FileLock(self._folder / "exclusive.lock", timeout=0)
             with _place_in(queue) as place:
                 try:
@@ -146,11 +151,3 @@ def _is_abandoned(place: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KoderzError(f"{folder} can't be made, where measurements exclude each other ({error.strerror})") from None
-    return folder

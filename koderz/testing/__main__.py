@@ -30,8 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _server(options: argparse.Namespace) -> ModelServer:
+    from koderz.suites import load_suite
+    from koderz.suites.options import SimulatedOptions
+
+    suite: Any = load_suite(options.suite, options.dataset)
+    simulated: Answering = suite.simulated_model(suite.tasks, options.seed, SimulatedOptions(options.skill))
     return ModelServer(
-        _model(options),
+        simulated,
         models=tuple(options.model or ["recorded"]),
         latency=options.latency_ms / 1000,
         faults=read_shares(options.faults),
@@ -63,15 +68,6 @@ def _streaming(options: argparse.Namespace) -> StreamingServer:
         port=options.port,
         log=options.log,
     )
-
-
-def _model(options: argparse.Namespace) -> Answering:
-    from koderz.suites import load_suite
-    from koderz.suites.options import SimulatedOptions
-
-    suite: Any = load_suite(options.suite, options.dataset)
-    found: Answering = suite.simulated_model(suite.tasks, options.seed, SimulatedOptions(options.skill))
-    return found
 
 
 async def _serve(server: ModelServer | StreamingServer) -> None:

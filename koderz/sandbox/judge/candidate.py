@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.frames import frame, incoming
@@ -173,17 +173,13 @@ def _report(error: BaseException) -> list[Any]:
         message = str(error)[:MESSAGE_LIMIT]
     except BaseException:  # noqa: BLE001 - the text comes from the program's own code
         message = ""
-    return [type(error).__name__, base.__name__, message, _places(error.__traceback__)]
-
-
-def _places(trace: TracebackType | None) -> list[list[Any]]:
-    """Lines of the program from the outermost in, at most the first and the last few."""
+    trace = error.__traceback__
     places = []
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == FILE:
             places.append([trace.tb_lineno, trace.tb_frame.f_code.co_name])
         trace = trace.tb_next
-    return places if len(places) <= 8 else places[:3] + places[-5:]
+    return [type(error).__name__, base.__name__, message, places if len(places) <= 8 else places[:3] + places[-5:]]
 
 
 def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
@@ -281,7 +277,8 @@ def run_as_process(channel: Channel, program: str) -> NoReturn:
         exec(compile(program, FILE, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - as above
         status = 0
     except SystemExit as error:
-        status = _exit_code(error.code)
+        code = error.code
+        status = code & 0xFF if isinstance(code, int) else int(code is not None)
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is how it ended
         status, report = 1, _report(error)
         if isinstance(error, SyntaxError) and error.filename == FILE:
@@ -298,11 +295,6 @@ def run_as_process(channel: Channel, program: str) -> NoReturn:
         channel.descriptor = descriptor
         channel.send(wire.REPORTED + wire.dumps(report))
     os._exit(status)
-
-
-def _exit_code(code: object) -> int:
-    """The status of `sys.exit(code)`."""
-    return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 def _script(code: CodeType, text: str, printed: Printed) -> str:
@@ -328,15 +320,10 @@ def _run_tests(request: Request) -> str:
     if "check" in namespace:
         namespace["check"](namespace[request.entry_point])
     else:
-        _run_cases(namespace)
+        import unittest  # loaded for the few suites that use it: it would make every fork dearer
+
+        loader = unittest.TestLoader()
+        for case in [value for value in namespace.values() if isinstance(value, type)]:
+            if issubclass(case, unittest.TestCase):
+                loader.loadTestsFromTestCase(case).debug()
     return request.token
-
-
-def _run_cases(namespace: dict[str, Any]) -> None:
-    """The `unittest` cases of a test module; the first failure is raised."""
-    import unittest  # loaded for the few suites that use it: it would make every fork dearer
-
-    loader = unittest.TestLoader()
-    for case in [value for value in namespace.values() if isinstance(value, type)]:
-        if issubclass(case, unittest.TestCase):
-            loader.loadTestsFromTestCase(case).debug()

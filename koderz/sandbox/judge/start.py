@@ -33,20 +33,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """`arguments`: a `Premises` as JSON, with the names of variables that tests find."""
     premises = json.loads(arguments[0])
     kernel.die_with_parent()
-    _take_turns(premises["core"])
+    core = premises["core"]
+    # On one core, where none of judge, zygote and candidate preempts another when it wakes up.
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     forked = _forked(premises["container"])
     kernel.hide_memory()
     import site  # which a candidate doesn't find either
 
     site.main()  # tests may use what is installed
     _judge(premises, *forked)
-
-
-def _take_turns(core: int) -> None:
-    """Pin judge, zygote and candidate to one core and let none of them preempt another when it wakes up."""
-    if core >= 0:
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _forked(container: Sequence[str]) -> tuple[socket.socket, int]:

@@ -122,7 +122,12 @@ def dumps_result(value: object) -> bytes:
             return dumps(value)
         return _dumps_many(cast("Sequence[Any]", value))
     except ForeignError:
-        return _dumps_opaque(value)
+        try:
+            # This runs code of the value's own.
+            is_true = bool(value)
+        except Exception:  # noqa: BLE001 - an array of several numbers, say
+            is_true = True
+        return _encode({"o": [type(value).__name__, is_true]}).encode()
 
 
 def _dumps_many(items: Sequence[Any]) -> bytes:
@@ -135,15 +140,6 @@ def _dumps_many(items: Sequence[Any]) -> bytes:
         return _encode({"h": _digest(items)}).encode()
     except ValueError as error:
         raise NotPlainError("more than can be taken") from error
-
-
-def _dumps_opaque(value: object) -> bytes:
-    """Runs code of the value's own."""
-    try:
-        is_true = bool(value)
-    except Exception:  # noqa: BLE001 - an array of several numbers, say
-        is_true = True
-    return _encode({"o": [type(value).__name__, is_true]}).encode()
 
 
 def _is_oversized(items: Sequence[Any]) -> bool:

@@ -233,20 +233,16 @@ def _read_only_limits() -> list[Instruction]:
 
 
 def _allowed(numbers: list[int]) -> Iterator[Instruction]:
-    for first, last in _spans(numbers):
-        yield (_AT_LEAST, 0, 2, first)
-        yield (_ABOVE, 1, 0, last)
-        yield answer(0)
-
-
-def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
             spans[-1] = (spans[-1][0], number)
         else:
             spans.append((number, number))
-    return spans
+    for first, last in spans:
+        yield (_AT_LEAST, 0, 2, first)
+        yield (_ABOVE, 1, 0, last)
+        yield answer(0)
 
 
 def low(argument: int) -> Instruction:

@@ -9,7 +9,7 @@ evaluates on. The asserts of `test_list` are shown to the model, as the paper do
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from koderz.suites.dataset import Row, find_dataset
 from koderz.suites.suite import Publication, SuiteSource
@@ -17,7 +17,6 @@ from koderz.systems.code.extraction.statements import (
     EVERYTHING,
     FUNCTIONS,
     IMPORTS,
-    Statement,
     bound,
     descendants,
     free_names,
@@ -98,12 +97,15 @@ def _task(row: Row) -> CodeTask:
     setup = _setup(row, asserts, entry_point, tree)
     text = row.text("text") if "text" in row.fields else row.text("prompt")
     told = [text.strip(), "Your code should pass these tests:", "", *filter(None, [setup]), *asserts]
+    # The candidate has the name that the asserts call, which may itself be `check`.
+    head = f"{setup}\n\n\n" if setup else ""
+    body = "".join(f"    {line}\n" for line in asserts)
     return program_task(
         row,
         task_id=_task_id(row),
         prompt=_docstring("\n".join(told)),
         entry_point=entry_point,
-        test=_test(setup, asserts, entry_point),
+        test=f"{head}def check({entry_point}):\n{body}",
         reference=code,
     )
 
@@ -162,24 +164,13 @@ def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module)
     own = "\n".join([*row.texts("test_imports"), row.text("test_setup_code", "")]).replace("\r\n", "\n").strip()
     tests = [*statements(as_python(row, "test_setup_code", own)), *statements(parse("\n".join(asserts)))]
     lendable = [each for each in statements(code) if entry_point not in each.binds]
-    return "\n".join([*_lent(row, free_names(tests) - {entry_point}, lendable), *filter(None, [own])])
-
-
-def _lent(row: Row, missing: set[str], code: Sequence[Statement]) -> list[str]:
-    """The statements of the reference that bind the names, and those that they need in turn."""
-    known = bound(code)
+    missing = free_names(tests) - {entry_point}
+    known = bound(lendable)
     unknown = sorted(missing - known)
     if unknown and EVERYTHING not in known:
         raise row.error(f"its tests use {unknown[0]}, which nothing defines")
-    needed = needs(code, {*missing, EVERYTHING}) if missing else set()
-    return [ast.unparse(each.node) for each in code if each.binds & needed]
-
-
-def _test(setup: str, asserts: Iterable[str], entry_point: str) -> str:
-    """The test with the candidate under the name that the asserts call, which may itself be `check`."""
-    head = f"{setup}\n\n\n" if setup else ""
-    body = "".join(f"    {line}\n" for line in asserts)
-    return f"{head}def check({entry_point}):\n{body}"
+    needed = needs(lendable, {*missing, EVERYTHING}) if missing else set()
+    return "\n".join([*[ast.unparse(each.node) for each in lendable if each.binds & needed], *filter(None, [own])])
 
 
 def _docstring(text: str) -> str:

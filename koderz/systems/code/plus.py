@@ -88,7 +88,10 @@ def plus_test(
     judged = _released(row, restored) if "base_input" in row.fields else _exported(row)
     if judged is None:
         return None
-    _check_reference(row, entry_point, program)
+    if not program.strip():
+        raise row.error("there is no reference, so nothing says what is right")
+    if entry_point not in bound(statements(as_python(row, "canonical_solution", program))):
+        raise row.error(f"the reference doesn't define the function {entry_point}")
     return _TEST.substitute(
         oracle=_oracle(),
         tolerance=repr(judged.tolerance),
@@ -129,7 +132,7 @@ def _exported(row: Row) -> _Judged | None:
     tolerances = [_tolerance(loop) for loop in loops if isinstance(loop.iter, ast.Call)]
     if not tolerances or tolerances[0] is None:
         return None
-    return _Judged(_named(inputs), tolerances[0], "(1,) * len(EXPECTED)")
+    return _Judged(f"(lambda inf, nan: {inputs})(math.inf, math.nan)", tolerances[0], "(1,) * len(EXPECTED)")
 
 
 def _tolerance(loop: ast.For) -> float | None:
@@ -140,15 +143,3 @@ def _tolerance(loop: ast.For) -> float | None:
         case [ast.Assert(ast.Compare(_, [ast.LtE()], [ast.Constant(float() | int() as tolerance)]))]:
             return tolerance
     return None
-
-
-def _named(inputs: str) -> str:
-    """The literal with values for the names that `repr` writes for infinite floats and NaN."""
-    return f"(lambda inf, nan: {inputs})(math.inf, math.nan)"
-
-
-def _check_reference(row: Row, entry_point: str, program: str) -> None:
-    if not program.strip():
-        raise row.error("there is no reference, so nothing says what is right")
-    if entry_point not in bound(statements(as_python(row, "canonical_solution", program))):
-        raise row.error(f"the reference doesn't define the function {entry_point}")

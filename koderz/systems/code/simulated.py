@@ -118,7 +118,8 @@ def without_code(name: str) -> str:
 
 def specification(task: CodeTask | None) -> str:
     """A plausible specification of a task; its first words mark it as one in later prompts."""
-    name, purpose = _name(task), _purpose(task)
+    quoted = re.search(r'"""\s*(.+?)(?:\n\s*\n|>>>|""")', task.prompt, re.DOTALL) if task else None
+    name, purpose = _name(task), " ".join(quoted[1].split()) if quoted else "do what the task's text says."
     return (
         f"Specification of `{name}`\n\n"
         f"Purpose: {purpose}\n\n"
@@ -148,11 +149,6 @@ def unrecognised() -> str:
 
 def _name(task: CodeTask | None) -> str:
     return task.payload.entry_point if task else "the function"
-
-
-def _purpose(task: CodeTask | None) -> str:
-    quoted = re.search(r'"""\s*(.+?)(?:\n\s*\n|>>>|""")', task.prompt, re.DOTALL) if task else None
-    return " ".join(quoted[1].split()) if quoted else "do what the task's text says."
 
 
 _FENCE = "```python\n{program}\n```"
@@ -242,7 +238,8 @@ class Simulated(SimulatedReplies):
         mendable = (1 - skill) * MENDABLE
         hardness = self._task_draws(task)[0]
         never = hardness >= skill + mendable
-        hardness = _varied(hardness, sampling, draws[3])
+        warmth = min(1.0, sampling.temperature or 0.0)
+        hardness = min(max(hardness + (draws[3] - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
         if hardness < skill or never:
             return hardness < skill
         shown = failures_shown(messages)
@@ -270,12 +267,6 @@ def _draws(parts: object) -> Sequence[float]:
     """Eight numbers in 0..1 determined by the arguments."""
     digest = blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=32).digest()
     return [number / 2**32 for number in struct.unpack("<8I", digest)]
-
-
-def _varied(hardness: float, sampling: Sampling, draw: float) -> float:
-    """The hardness of a task for one sample; a higher temperature moves it further from the task's own."""
-    warmth = min(1.0, sampling.temperature or 0.0)
-    return min(max(hardness + (draw - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
 
 
 def _pick(choices: Sequence[str], draw: float) -> str:

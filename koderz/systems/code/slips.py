@@ -262,7 +262,8 @@ def wrong_versions(source: str, entry_point: str, *, seed: int) -> tuple[str, ..
     The same arguments give the same programs. A slip that tests often overlook (a bound that is off by
     one) comes with a second slip, so that a version is wrong in more than name.
     """
-    places = _places(source, entry_point)
+    nodes = enumerate(_nodes(ast.parse(source), entry_point))
+    places = [(rank, slip) for rank, node in nodes for slip in SLIPS if isinstance(node, slip.kind)]
     Random(seed).shuffle(places)  # noqa: S311 - a choice to be made again, not a secret
     versions = dict.fromkeys([ast.unparse(ast.parse(source))])
     for first in range(len(places)):
@@ -270,12 +271,6 @@ def wrong_versions(source: str, entry_point: str, *, seed: int) -> tuple[str, ..
             break
         versions[_with_slips(source, entry_point, places[first:] + places[:first])] = None
     return tuple(versions)[1:]
-
-
-def _places(source: str, entry_point: str) -> list[tuple[int, Slip]]:
-    """All slips that may fit, each with the rank of its node in the function."""
-    nodes = enumerate(_nodes(ast.parse(source), entry_point))
-    return [(rank, slip) for rank, node in nodes for slip in SLIPS if isinstance(node, slip.kind)]
 
 
 def _with_slips(source: str, entry_point: str, places: Sequence[tuple[int, Slip]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,9 @@ async def plan_benchmarks(
         plans[name] = await prepare(
             settings, None, observer=observer, environ=environ, scope=scope, trust_config=trust_config
         )
-    _require_used(parameters.settings, plans.values())
+    used = {name for plan in plans.values() for name in fields_in(plan.settings)}
+    if unused := [name for name, value in parameters.settings.items() if name not in used and value is not None]:
+        raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
     runs = {name: plan.name for name, plan in plans.items()}
     return {name: _filed(plan, about(name, runs, parameters)) for name, plan in plans.items()}
 
@@ -207,13 +209,6 @@ def _files(folder: Path) -> Path | None:
     if len(files) == 1:
         return files[0]
     return folder if files else None
-
-
-def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:
-    """Raises KoderzError for an option that no chosen benchmark has."""
-    used = {name for plan in plans for name in fields_in(plan.settings)}
-    if unused := [name for name, value in given.items() if name not in used and value is not None]:
-        raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
 
 
 def _filed(plan: Plan, files: LongContextDocument) -> Plan:

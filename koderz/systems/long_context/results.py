@@ -15,7 +15,7 @@ from koderz_tracker.journal import NAME
 from koderz_tracker.records import Attempt, Experiment, Fault, Plan
 from koderz_tracker.runs import read_plan
 from koderz_tracker.stories import Stories
-from koderz_tracker.summary import ArmResults, Figures, Summary, summarize
+from koderz_tracker.summary import ArmResults, Summary, summarize
 
 SUMMARY = "summary.json"
 
@@ -96,6 +96,7 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
     score, judged = figures.measures.get("score"), figures.total_problems
     seconds = round(summary.duration_seconds, 2)
     each = round(seconds / judged, 2) if judged else None
+    low, high = figures.success_rate_interval or (None, None)
     return {
         "name": name,
         "metrics": {
@@ -104,7 +105,7 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
             "correct_tasks": figures.successes,
             "average_time_per_task": each,
             "accuracy_interval": score.interval if score else None,
-            "success_rate_interval": _success(figures),
+            "success_rate_interval": None if low is None or high is None else (low / 100, high / 100),
             "success_rate_interval_method": figures.success_rate_interval_method,
             "clusters": figures.clusters,
             "cost": figures.total_cost,
@@ -132,11 +133,6 @@ def is_generated(tasks: Sequence[str]) -> bool:
     return any("generated" in task.partition("/")[0] for task in tasks)
 
 
-def _success(figures: Figures) -> tuple[float, float] | None:
-    low, high = figures.success_rate_interval or (None, None)
-    return None if low is None or high is None else (low / 100, high / 100)
-
-
 def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
     stories = Stories(folder)
     stories.refresh()
@@ -144,7 +140,16 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
     arm = arm_of(summary)
     name = next(name for name, each in summary.arms.items() if each is arm)
     for result in arm.results:
-        artifact = _artifact(stories, result.experiment_id)
+        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
+        texts = (
+            {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}
+        )
+        expected = texts.get("expected")
+        artifact = {
+            "query": texts.get("question"),
+            "result": texts.get("answer"),
+            "expected_answer": _value(expected) if expected else None,
+        }
         yield {
             "task_index": order[result.problem_id],
             **artifact,
@@ -166,18 +171,6 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
                 "task_id": fault["problem_id"],
                 "experiment_id": fault["experiment_id"],
             }
-
-
-def _artifact(stories: Stories, experiment_id: str) -> dict[str, Any]:
-    """The question, the answer and the expected answer, as recorded beside the verdict."""
-    attempts = [record for record in stories.of(experiment_id) if isinstance(record, Attempt)]
-    texts = {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}
-    expected = texts.get("expected")
-    return {
-        "query": texts.get("question"),
-        "result": texts.get("answer"),
-        "expected_answer": _value(expected) if expected else None,
-    }
 
 
 def _value(text: str) -> Any:

@@ -195,7 +195,15 @@ def _with_compute(record: Experiment | FaultRecord, spent: float) -> Experiment 
 
 def result_of(outcome: ExperimentOutcome, lines: Sequence[bytes]) -> dict[str, Any]:
     """The end of an experiment, with the lines of its journal."""
-    return {"koderz": __version__, "digest": source_digest(), "lines": [*lines], "outcome": _packed(outcome)}
+    fault = outcome.fault
+    kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
+    message = {"fault": kind, "message": str(fault or ""), "cause": fault.cause if fault else None}
+    return {
+        "koderz": __version__,
+        "digest": source_digest(),
+        "lines": [*lines],
+        "outcome": {"record": encode(outcome.record) if outcome.record else b"", **message},
+    }
 
 
 def performed_by(call_id: str) -> dict[str, Any]:
@@ -216,10 +224,3 @@ def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
     """The end of an experiment among its stored lines, unless more lines follow."""
     last = lines[-1] if lines else None
     return last if isinstance(last, Experiment | FaultRecord) else None
-
-
-def _packed(outcome: ExperimentOutcome) -> dict[str, Any]:
-    fault = outcome.fault
-    kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
-    message = {"fault": kind, "message": str(fault or ""), "cause": fault.cause if fault else None}
-    return {"record": encode(outcome.record) if outcome.record else b"", **message}

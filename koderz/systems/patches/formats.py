@@ -128,15 +128,10 @@ _METRICS = {
 
 def iso(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
     """Writes a line for each patch, as ISO-Bench's runners do; without a load, metrics are seconds of a call."""
-    for plan, story in _patched(stories):
-        file.write(orjson.dumps(_record(plan, story)) + b"\n")
-
-
-def _patched(stories: Iterable[tuple[Plan, Story]]) -> Iterator[tuple[Plan, Story]]:
-    """The judged patches, without base and the human's answer."""
-    return (
-        (plan, story) for plan, story in stories if isinstance(story.outcome, Experiment) and story.program is not None
-    )
+    for plan, story in stories:
+        # neither base nor the human's answer, which have no patch
+        if isinstance(story.outcome, Experiment) and story.program is not None:
+            file.write(orjson.dumps(_record(plan, story)) + b"\n")
 
 
 def _record(plan: Plan, story: Story) -> Mapping[str, Any]:

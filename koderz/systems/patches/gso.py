@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -245,14 +245,11 @@ def _times(log: str, side: str) -> Times:
     if not start:
         raise ValueError(f"the log has no section {side}")
     section = rest.partition(f">>>>> Start {side} Output")[0].partition(f">>>>> End {side} Output")[0]
-    tests = [[*_iterations(block)] for block in _TEST.split(section)]
+    tests = [
+        [float(found[1]) for line in block.splitlines() if (found := _TIME.match(line.strip()))]
+        for block in _TEST.split(section)
+    ]
     return [times for times in tests if times]
-
-
-def _iterations(block: str) -> Iterator[float]:
-    for line in block.splitlines():
-        if found := _TIME.match(line.strip()):
-            yield float(found[1])
 
 
 _HOW = ("am_speedup", "gm_speedup", "gsd_speedup", "slowdown_perc", "hm_speedup")

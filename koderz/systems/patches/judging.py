@@ -17,7 +17,6 @@ from koderz.systems.patches.measuring.verdicts import (
     Block,
     Finding,
     Rule,
-    Speedup,
     gain_by_other_clock,
     is_noise,
     review_of,
@@ -102,7 +101,11 @@ def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str,
     """Speed-ups with their bounds, and the seconds of a call by arm: CPU and wall, summed over workloads."""
     metrics: dict[str, float] = {"blocks": float(len(blocks))}
     for name, each in finding.speedups.items():
-        metrics |= {f"speedup_{name}{suffix}": value for suffix, value in _values(each) if value is not None}
+        metrics |= {
+            f"speedup_{name}{suffix}": value
+            for suffix, value in (("", each.value), ("_low", each.low), ("_high", each.high))
+            if value is not None
+        }
     for leg in LEGS[arm]:
         for name in blocks[0].legs[leg].figures:
             metrics[f"{name}_{leg}"] = fmean(block.legs[leg].figures[name] for block in blocks)
@@ -110,10 +113,6 @@ def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str,
             seconds = fmean(sum(getattr(t, clock) for t in block.legs[leg].work.values()) for block in blocks)
             metrics[f"{clock}_seconds_{leg}"] = seconds
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-def _values(each: Speedup) -> tuple[tuple[str, float | None], ...]:
-    return ("", each.value), ("_low", each.low), ("_high", each.high)
 
 
 def _feedback(finding: Finding | None, status: str, opt: str, why: str, arm: str) -> str:

@@ -238,7 +238,11 @@ def _shipped() -> Rules:
 def _read(path: Path) -> Rules:
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-        _require_keys(path, table)
+        require_keys(table, _KINDS, f"--overrides {path}")
+        for kind, rows in table.items():
+            for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
+                if isinstance(row, dict):
+                    require_keys(row, _KINDS[kind].__struct_fields__, f"--overrides {path}: [[{kind}]] number {number}")
         rules = msgspec.convert(table, Rules)
         for rule in rules.images:
             (rule.base + rule.human).format_map(dict.fromkeys(("base_commit", "human_commit", "id", "arch"), ""))
@@ -250,14 +254,6 @@ def _read(path: Path) -> Rules:
         images=tuple(beside(path, rule, "build") for rule in rules.images),
         environments=tuple(beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
     )
-
-
-def _require_keys(path: Path, table: Mapping[str, Any]) -> None:
-    require_keys(table, _KINDS, f"--overrides {path}")
-    for kind, rows in table.items():
-        for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
-            if isinstance(row, dict):
-                require_keys(row, _KINDS[kind].__struct_fields__, f"--overrides {path}: [[{kind}]] number {number}")
 
 
 def _prepared(rule: EnvironmentRule) -> Machine:

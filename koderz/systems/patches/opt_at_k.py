@@ -245,9 +245,14 @@ def evaluate(
     """
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.patches.gso import LOGS, model_of
+    from koderz.systems.patches.sources import tasks_of
     from koderz_tracker.files import write_whole
 
-    _require_tasks(given["dataset"], predictions)
+    try:
+        tasks_of(given["dataset"])
+    except KoderzError as error:  # it has only ids, and so nothing to measure
+        what = f"{len(predictions)} patches have no result and can't be measured here"
+        raise KoderzError(f"{what} ({error}); --reformat_reports grades the logs that are there") from None
     place = LOGS / run_id / model_of(next(iter(predictions.values())))
     place.mkdir(parents=True, exist_ok=True)
     file = (place / "missing.jsonl").absolute()
@@ -277,17 +282,6 @@ class _Screen(SessionScreen):
         """Notes the folder and prints the end of the run."""
         self.folders.append(session.folder)
         super().results(session)
-
-
-def _require_tasks(dataset: Path | None, predictions: Mapping[str, Prediction]) -> None:
-    """Raises KoderzError if the dataset has only ids, and so nothing to measure."""
-    from koderz.systems.patches.sources import tasks_of
-
-    try:
-        tasks_of(dataset)
-    except KoderzError as error:
-        what = f"{len(predictions)} patches have no result and can't be measured here"
-        raise KoderzError(f"{what} ({error}); --reformat_reports grades the logs that are there") from None
 
 
 def _write_logs(folder: Path, run_id: str, predictions: Mapping[str, Prediction]) -> int:

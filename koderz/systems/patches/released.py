@@ -35,7 +35,7 @@ def released_tasks() -> tuple[PerfTask, ...]:
 
 def _task(path: Path) -> PerfTask:
     stated = tomllib.loads(path.read_text(encoding="utf-8"))
-    before, after = (_version(stated[side][0]) for side in ("base", "human"))
+    before, after = (stated[side][0].split()[0].partition("==")[2] for side in ("base", "human"))
     return PerfTask(
         id=f"{path.stem}-{after}",
         base_commit=before,
@@ -45,10 +45,6 @@ def _task(path: Path) -> PerfTask:
         prompt=f"{PROMPT} It is about {stated['about']}.",
         needs=Needs(minutes=3.0),
     )
-
-
-def _version(requirement: str) -> str:
-    return requirement.split()[0].partition("==")[2]
 
 
 async def fetch(tasks: Iterable[PerfTask]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,14 @@ def told_of(result: Any) -> str:
     metrics, facts = result.metrics or {}, result.facts
     cause = "opt" if result.success else result.cause
     word = _WORDS.get(cause, cause) if facts.get("opt") else ""
-    speedups = [*_speedups(metrics, ("base", "human") if word else ("base", "human", "aa"))]
+    speedups: list[str] = []
+    confidence = f"{100 * CONFIDENCE:.3g} % interval "
+    for key in ("base", "human") if word else ("base", "human", "aa"):
+        if value := metrics.get(f"speedup_{key}"):
+            low, high = (metrics.get(f"speedup_{key}_{end}") for end in ("low", "high"))
+            bounds = f" ({confidence}{low:.2f} to {high:.2f})" if low and high else ""
+            confidence = "" if bounds else confidence
+            speedups.append(f"{value:.2f}× {_BESIDE[key]}{bounds}")
     parts = [": ".join(filter(None, (word, ", ".join(speedups))))]
     if facts.get("metric"):
         parts.append(f"by {facts['metric']}")
@@ -82,14 +89,3 @@ def told_of(result: Any) -> str:
     if facts.get("tampering"):
         parts.append(f"dropped: {len(facts['tampering'])} changes of tests")
     return ", ".join(filter(None, parts))
-
-
-def _speedups(metrics: Mapping[str, float], keys: Sequence[str]) -> Iterator[str]:
-    """A phrase on each speed-up that was measured; the first interval states its confidence."""
-    confidence = f"{100 * CONFIDENCE:.3g} % interval "
-    for key in keys:
-        if value := metrics.get(f"speedup_{key}"):
-            low, high = (metrics.get(f"speedup_{key}_{end}") for end in ("low", "high"))
-            bounds = f" ({confidence}{low:.2f} to {high:.2f})" if low and high else ""
-            confidence = "" if bounds else confidence
-            yield f"{value:.2f}× {_BESIDE[key]}{bounds}"

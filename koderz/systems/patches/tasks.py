@@ -99,11 +99,7 @@ def read_load(words: Sequence[str]) -> Any:
 
 
 def _known_flags(options: type) -> dict[str, Field]:
-    return {flag: field for field in fields_of(options).values() for flag in _flags(field)}
-
-
-def _flags(field: Field) -> tuple[str, ...]:
-    return field.about.flags or (field.flag,)
+    return {flag: field for field in fields_of(options).values() for flag in field.about.flags or (field.flag,)}
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -123,7 +119,16 @@ def service_of(command: str, model: str = "") -> Service:
     count = sum(1 for _ in takewhile(lambda word: re.match(r"[A-Za-z_]\w*=", word), words))
     environment = tuple((name, value) for name, _, value in (word.partition("=") for word in words[:count]))
     words = words[count:]
-    why = _refused(words)
+    if not words:
+        why = "its command is empty"
+    elif several := next((word for word in words if word in _SEVERAL or word.endswith(";")), ""):
+        why = f"its command is more than one ({several})"
+    elif placeholder := next((word for word in words if _PLACEHOLDER.search(word)), ""):
+        why = f"its command has a placeholder: {placeholder}"
+    elif foreign := next((word for word in words if re.search(r"(^|=)(/|~|\.\./)", word)), ""):
+        why = f"its command names a path of another machine: {foreign}"
+    else:
+        why = ""
     if why:
         return Service(tuple(words), environment=environment, refused=why)
     if any(kind in command for kind in ("throughput", "latency")):
@@ -142,18 +147,6 @@ def service_of(command: str, model: str = "") -> Service:
         environment=environment,
         notes=tuple(notes),
     )
-
-
-def _refused(words: Sequence[str]) -> str:
-    if not words:
-        return "its command is empty"
-    if several := next((word for word in words if word in _SEVERAL or word.endswith(";")), ""):
-        return f"its command is more than one ({several})"
-    if placeholder := next((word for word in words if _PLACEHOLDER.search(word)), ""):
-        return f"its command has a placeholder: {placeholder}"
-    if foreign := next((word for word in words if re.search(r"(^|=)(/|~|\.\./)", word)), ""):
-        return f"its command names a path of another machine: {foreign}"
-    return ""
 
 
 def _server(command: str, model: str) -> tuple[str, ...]:
@@ -389,17 +382,15 @@ def _service(path: Path, where: str, row: _Row) -> Service | None:
         return Service(argv, (), row.metric, refused=ABSENT)
     if row.metric and row.metric not in {measure.name for measure in server_load().measures}:
         raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
-    return Service(argv, _load_words(path, where, row.bench), row.metric)
-
-
-def _load_words(path: Path, where: str, bench: str) -> tuple[str, ...]:
-    """The words of a load, with the path of its dataset as seen from here. Raises KoderzError for invalid ones."""
     try:
-        words = shlex.split(bench)
+        words = shlex.split(row.bench)
         load = read_load(words)
     except (KoderzError, ValueError) as error:
         raise KoderzError(f"{path}: {where}: bench: {error}") from None
-    return tuple(str(path.parent.absolute() / word) if word == str(load.dataset_path) else word for word in words)
+    # The path of its dataset is the one seen from here.
+    dataset = str(load.dataset_path)
+    words = [str(path.parent.absolute() / word) if word == dataset else word for word in words]
+    return Service(argv, tuple(words), row.metric)
 
 
 def workload(name: object, source: str) -> str:

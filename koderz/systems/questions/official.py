@@ -106,7 +106,8 @@ class AimeNumber(ReadingRule):
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
         inner = boxed(reply)
-        numbers = _whole_numbers(reply if inner is None else inner)
+        plain = re.sub(r"(?<=[0-9])(?:,|\{,\}|\\,|\\!)(?=[0-9]{3}(?![0-9]))", "", reply if inner is None else inner)
+        numbers = [int(found[0]) for found in _WHOLE.finditer(plain)]
         if not numbers:
             return nothing_read("there is no whole number in the last box, or in the reply")
         if inner is not None and len({*numbers}) > 1:
@@ -118,11 +119,6 @@ class AimeNumber(ReadingRule):
 
 
 _WHOLE = re.compile(r"(?<![\w.])(?:(?<=\s)-|(?<=^)-)?[0-9]{1,30}(?![\w]|\.[0-9])")
-
-
-def _whole_numbers(text: str) -> list[int]:
-    plain = re.sub(r"(?<=[0-9])(?:,|\{,\}|\\,|\\!)(?=[0-9]{3}(?![0-9]))", "", text)
-    return [int(found[0]) for found in _WHOLE.finditer(plain)]
 
 
 @dataclass(frozen=True)

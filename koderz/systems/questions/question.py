@@ -104,17 +104,13 @@ def as_text(row: Row, name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return _digits(row, name, value)
+        try:
+            return str(value)
+        except ValueError:  # more than 4,300 digits
+            raise row.error(f"the field {name!r} has too many digits") from None
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() and abs(value) < 1 << 53 else repr(value)
     return Row(row.where, {name: value}).text(name)
-
-
-def _digits(row: Row, name: str, value: int) -> str:
-    try:
-        return str(value)
-    except ValueError:  # more than 4,300 digits
-        raise row.error(f"the field {name!r} has too many digits") from None
 
 
 def id_of(row: Row, suite: str, number: int, name: str | None = None) -> str:

@@ -69,7 +69,10 @@ def normalised(answer: str) -> str:
     text = text.replace("tfrac", "frac").replace("dfrac", "frac")
     for absent in ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$"):
         text = text.replace(absent, "")
-    text = _without_units(text).replace("\\%", "")
+    before, *after = text.split(_UNITS)
+    if len(after) > 1:
+        raise ValueError("two units")
+    text = before.replace("\\%", "")
     text = text.replace(" .", " 0.").replace("{.", "{0.")
     if not text:
         return text
@@ -80,13 +83,6 @@ def normalised(answer: str) -> str:
         text = right[0]
     text = _with_fractions(_with_roots(text).replace(" ", ""))
     return _as_fraction("\\frac{1}{2}" if text == "0.5" else text)
-
-
-def _without_units(text: str) -> str:
-    before, *after = text.split(_UNITS)
-    if len(after) > 1:
-        raise ValueError("two units")
-    return before
 
 
 def _with_roots(text: str) -> str:

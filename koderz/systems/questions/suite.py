@@ -46,7 +46,12 @@ def own_questions(
     """The rows with their questions. Raises KoderzError, naming file and line, for a row that lacks a field."""
     for number, row in enumerate(rows_in(path)):
         if not number:
-            _require_columns(row, options, needs_target=needs_target)
+            wanted = {"input": options.input} | ({"target": options.target} if needs_target else {})
+            lacking = [option for option, name in wanted.items() if row.value(name) is None]
+            meant = {option: next((name for name in _USUAL[option] if name in row.fields), "") for option in lacking}
+            if any(meant.values()):
+                flags = " ".join(f"--{option} {name or 'COLUMN'}" for option, name in meant.items())
+                raise row.error(f"the field {wanted[lacking[0]]!r} is missing; to read others: {flags}")
         choices = _choices(row, options)
         yield (
             row,
@@ -68,16 +73,6 @@ _USUAL = {
     "target": ("answer", "expected", "output", "label", "solution", "gold"),
 }
 """How columns are often called that are `input` and `target` here."""
-
-
-def _require_columns(row: Row, options: QaOptions, *, needs_target: bool) -> None:
-    """Raises KoderzError, with the options that name the columns, if the first row lacks one of those that are read."""
-    wanted = {"input": options.input} | ({"target": options.target} if needs_target else {})
-    lacking = [option for option, name in wanted.items() if row.value(name) is None]
-    meant = {option: next((name for name in _USUAL[option] if name in row.fields), "") for option in lacking}
-    if any(meant.values()):
-        flags = " ".join(f"--{option} {name or 'COLUMN'}" for option, name in meant.items())
-        raise row.error(f"the field {wanted[lacking[0]]!r} is missing; to read others: {flags}")
 
 
 def _extra(row: Row, name: str) -> str:
@@ -242,7 +237,14 @@ class QuestionSuite(Suite):
         self._template = _read_template(options.template, questions[0]) if options.template else self.template
         self.examples = self._examples(questions, seed)
         self.tasks = tuple(map(self._task, questions))
-        self.measures = _measures(rule)
+        found = [Measure("score", "higher", "share", two_valued=not rule.is_graded)]
+        if isinstance(rule, Judged) and rule.draws > 1:
+            found.append(Measure("judge_spread", "lower", "share"))
+        if isinstance(rule, Factual):
+            found.append(Measure("attempted", "higher", "share", two_valued=True))
+        if rule.name == "drop":
+            found += [Measure("em", "higher", "share", two_valued=True), Measure("f1", "higher", "share")]
+        self.measures = tuple(found)
         self.headline = Headline("score") if rule.is_graded else None
         if isinstance(rule, Judged | Factual):
             self.judge_record, self.judge_calls = rule.record, rule.draws
@@ -420,17 +422,6 @@ class OfFile(ByMetric):
 
     async def grade(self, question: Question, reply: str, ask: Any = None) -> Graded:  # noqa: ARG002
         return await self.metric(question, reply)
-
-
-def _measures(rule: ScoringRule) -> tuple[Measure, ...]:
-    found = [Measure("score", "higher", "share", two_valued=not rule.is_graded)]
-    if isinstance(rule, Judged) and rule.draws > 1:
-        found.append(Measure("judge_spread", "lower", "share"))
-    if isinstance(rule, Factual):
-        found.append(Measure("attempted", "higher", "share", two_valued=True))
-    if rule.name == "drop":
-        found += [Measure("em", "higher", "share", two_valued=True), Measure("f1", "higher", "share")]
-    return tuple(found)
 
 
 def _read_text(flag: str, path: Path) -> str:

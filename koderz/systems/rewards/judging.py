@@ -256,7 +256,19 @@ class RewardJudge:
             score = fault(error.cause, str(error))
         else:
             program = verdict.program
-            score = _scored(item, served.argument, task, verdict, turn.ended - (turn.begun or turn.ended))
+            score = Score(
+                id=item.id,
+                suite=served.argument,
+                task=task.id,
+                task_digest=task.digest,
+                reward=_reward(verdict, graded=item.graded),
+                verdict=verdict.verdict,
+                cause=verdict.cause,
+                tests_passed=verdict.tests_passed,
+                tests=verdict.tests,
+                tampering=verdict.tampering,
+                seconds=round(turn.ended - (turn.begun or turn.ended), 6),
+            )
         waited = (turn.begun or asyncio.get_running_loop().time()) - turn.arrived
         try:
             await self._recorder.record(item, score, program)
@@ -264,22 +276,6 @@ class RewardJudge:
             score = fault(DISK, str(error), seconds=score.seconds)
         self._metrics.add(score, waited, item.step)
         return score
-
-
-def _scored(item: Item, suite: str, task: Task, verdict: Verdict, seconds: float) -> Score:
-    return Score(
-        id=item.id,
-        suite=suite,
-        task=task.id,
-        task_digest=task.digest,
-        reward=_reward(verdict, graded=item.graded),
-        verdict=verdict.verdict,
-        cause=verdict.cause,
-        tests_passed=verdict.tests_passed,
-        tests=verdict.tests,
-        tampering=verdict.tampering,
-        seconds=round(seconds, 6),
-    )
 
 
 def _reward(verdict: Verdict, *, graded: bool) -> float:

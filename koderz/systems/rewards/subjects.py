@@ -46,7 +46,16 @@ def load_served(arguments: Iterable[str], settings: Settings) -> list[ServedSuit
     if not served:
         raise KoderzError("say which tasks: a suite's name such as humaneval, SUITE=FILE, or a file of tasks")
     for each in served:
-        _require_judgeable(each)
+        suite = each.suite
+        if suite.asks_judge:
+            raise KoderzError(
+                f"{each.argument}: the verdicts of {suite.name} need a model, so they are no rewards here"
+            )
+        needs = frozenset[str]().union(*(task.needs for task in suite.tasks)) - _BY_REPLY_ALONE
+        if needs:
+            raise KoderzError(
+                f"{each.argument}: {suite.name} needs {', '.join(sorted(needs))}: it judges no reply alone"
+            )
     return served
 
 
@@ -99,12 +108,3 @@ def _loaded(argument: str, settings: Settings) -> Suite:
     if Path(argument).exists():
         return load_suite("humaneval", Path(argument), settings)
     raise KoderzError(f"{argument} is neither a suite, nor SUITE=FILE, nor a file; all suites: koderz suites list")
-
-
-def _require_judgeable(served: ServedSuite) -> None:
-    suite = served.suite
-    if suite.asks_judge:
-        raise KoderzError(f"{served.argument}: the verdicts of {suite.name} need a model, so they are no rewards here")
-    needs = frozenset[str]().union(*(task.needs for task in suite.tasks)) - _BY_REPLY_ALONE
-    if needs:
-        raise KoderzError(f"{served.argument}: {suite.name} needs {', '.join(sorted(needs))}: it judges no reply alone")

@@ -64,17 +64,13 @@ def _random(options: ServingOptions, rng: random.Random) -> Iterator[Prompt]:
     for _ in range(options.num_prompts):
         words, count = " ".join(rng.choices(_WORDS, k=wanted)), wanted
         for _ in range(_TRIES if counting else 0):
-            words, count = _cut(f"{words} {' '.join(rng.choices(_WORDS, k=wanted))}", wanted, counting)
+            text = f"{words} {' '.join(rng.choices(_WORDS, k=wanted))}"
+            encoded = counting.tokenizer.encode(text, add_special_tokens=False)
+            text = text[: encoded.offsets[min(wanted, len(encoded.ids)) - 1][1]]
+            words, count = text, counting.count(text)
             if count == wanted:
                 break
         yield Prompt(words, count, options.random_output_len)
-
-
-def _cut(text: str, wanted: int, counting: Any) -> tuple[str, int]:
-    """The text up to its `wanted`-th token, and the number of tokens that it has by itself."""
-    encoded = counting.tokenizer.encode(text, add_special_tokens=False)
-    text = text[: encoded.offsets[min(wanted, len(encoded.ids)) - 1][1]]
-    return text, counting.count(text)
 
 
 def _sharegpt(options: ServingOptions) -> Iterator[Prompt]:

@@ -58,7 +58,10 @@ class CompletionsLoad(SandboxedLoad):
         """Sends 20 short requests at once and then the load, without sampling."""
         send = partial(measured_beside, running.beside) if running.beside else measured
         target = _target(running, port, model, options, seconds)
-        checked = _checks(load_prompts(replace(options, num_prompts=_CHECKS), seed + 1))
+        checked = [
+            Prompt(each.text, each.tokens, min(each.output_tokens, _CHECKED_TOKENS))
+            for each in load_prompts(replace(options, num_prompts=_CHECKS), seed + 1)
+        ]
         checks = await send(target, checked, load_of(replace(options, request_rate="inf", num_warmups=0), 0))
         loaded = await send(target, load_prompts(options, seed), load_of(options, seed))
         record = loaded.record(about_of(options, model), None)
@@ -69,10 +72,6 @@ class CompletionsLoad(SandboxedLoad):
             [each.text for each in checks.timings],
             [each.text for each in loaded.timings],
         )
-
-
-def _checks(prompts: Sequence[Prompt]) -> list[Prompt]:
-    return [Prompt(each.text, each.tokens, min(each.output_tokens, _CHECKED_TOKENS)) for each in prompts]
 
 
 def _target(running: Running, port: int, model: str, options: ServingOptions, seconds: float) -> Target:

@@ -66,7 +66,9 @@ def find_built(name: str) -> UnpackedImage | None:
     """The environment of that name; None where it isn't built. It stays for as long as this process lives."""
     folder = kept_folder() / name.removeprefix(NAMES)
     if about := _whole(folder):
-        _hold(folder)
+        if folder not in _held:
+            _held[folder] = _opened(folder)
+            fcntl.flock(_held[folder], fcntl.LOCK_SH)
         about = _whole(folder)  # it may have been removed before it was held
     if about is None:
         if (descriptor := _held.pop(folder, None)) is not None:  # else this process would wait for itself to build it
@@ -171,13 +173,6 @@ def remove_built(digest: str) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def _hold(folder: Path) -> None:
-    """Keeps others from removing an environment, for as long as this process lives."""
-    if folder not in _held:
-        _held[folder] = _opened(folder)
-        fcntl.flock(_held[folder], fcntl.LOCK_SH)
 
 
 def _opened(folder: Path) -> int:

@@ -19,7 +19,7 @@ from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
 from koderz.sandbox.process import reap
 from koderz.sandbox.scratch import scratch
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running
 from koderz.settings.paths import home_folder
 from koderz.systems.workspaces import keeping
 from koderz.systems.workspaces.cores import available_cores
@@ -89,7 +89,12 @@ class Docker:
     async def _run(self, command: Command, place: Path, name: str, image: str) -> Ended:
         async with ending_with(self.cli, "rm", "--force", name), _proxied(command, place) as command:
             if command.bridge:
-                command = await _bridged(command, command.bridge, place)
+                folder = place / "bridge"
+                await command.bridge(_listening(folder))
+                relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")
+                line = f'python3 -I {relay.target} {BRIDGE_PORT} {_BRIDGE}/socket && exec "$@"'
+                mounts = [*command.mounts, Mount(folder, _BRIDGE, writable=True), relay]
+                command = replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
             words = [*_bounds(name, command), *self._as_user(command), *_seen(command, place)]
             if own := command.services:
                 network = await self._projects.network(own, place, online=command.network)
@@ -295,16 +300,6 @@ async def _proxied(command: Command, place: Path) -> AsyncIterator[Command]:
                 environment={**VARIABLES, **command.environment},
                 mounts=[*command.mounts, Mount(folder, _TOOLS_OF_PROXY, writable=True), relay],
             )
-
-
-async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
-    """The command with a relay from its loopback to a socket in a folder that it sees; its image needs a python3."""
-    folder = place / "bridge"
-    await serve(_listening(folder))
-    relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")
-    line = f'python3 -I {relay.target} {BRIDGE_PORT} {_BRIDGE}/socket && exec "$@"'
-    mounts = [*command.mounts, Mount(folder, _BRIDGE, writable=True), relay]
-    return replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
 
 
 def _listening(folder: Path) -> socket.socket:

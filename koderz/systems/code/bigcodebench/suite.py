@@ -193,7 +193,9 @@ class BigCodeBench(ProgramSuite):
         self.limits = options.limits(_LIMITS)
         self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
         self.interpreter = own_or(options.python, sandbox)
-        self.tasks, self.skipped = _importable(tasks, self.interpreter)
+        missing = self.interpreter.missing(frozenset().union(*(task.payload.libraries for task in tasks)))
+        skipped = {task.id: lacking for task in tasks if (lacking := task.payload.libraries & missing)}
+        self.tasks, self.skipped = tuple(task for task in tasks if task.id not in skipped), skipped
         if not self.tasks:
             raise KoderzError(f"{source}: {_skipping(self.skipped, len(tasks), self.interpreter)}")
         told = [_skipping(self.skipped, len(tasks), self.interpreter)] if self.skipped else []
@@ -409,15 +411,6 @@ def _libraries(row: Row) -> frozenset[str]:
     ):
         raise row.error("the field 'libs' is no list of modules")
     return frozenset(name.split(".")[0] for name in value)
-
-
-def _importable(
-    tasks: Sequence[ExerciseTask], interpreter: TestingInterpreter
-) -> tuple[tuple[ExerciseTask, ...], dict[str, frozenset[str]]]:
-    """The tasks whose libraries are there; of the others, the libraries that aren't."""
-    missing = interpreter.missing(frozenset().union(*(task.payload.libraries for task in tasks)))
-    skipped = {task.id: lacking for task in tasks if (lacking := task.payload.libraries & missing)}
-    return tuple(task for task in tasks if task.id not in skipped), skipped
 
 
 def _skipping(skipped: Mapping[str, frozenset[str]], tasks: int, interpreter: TestingInterpreter) -> str:

@@ -244,17 +244,7 @@ def _bare_blocks(text: str, entry_point: str) -> list[Block]:
     The first such line comes last, since it leaves out least.
     """
     lines = text.split("\n")
-    starts = _outer_code_lines(lines)
-    definitions = [number for number in starts if _DEFINITION_LINE.match(_head(lines[number]))]
-    own = [number for number in definitions if mentions_definition(_head(lines[number]), entry_point)]
-    first = [number for number in starts if number - 1 not in starts][:_MOST_STARTS]
-    preferred = dict.fromkeys([*first, *definitions[:1], *own[-1:]])
-    return [Block(_from_line(lines, number), marked=False) for number in reversed(preferred)]
-
-
-def _outer_code_lines(lines: list[str]) -> dict[int, None]:
-    """The numbers of the lines that look like code and aren't inside a block begun by such a line."""
-    found: dict[int, None] = {}
+    starts: dict[int, None] = {}
     inside: int | None = None  # the margin of the line that opened the block
     for number, line in enumerate(lines):
         margin = len(line) - len(line.lstrip())
@@ -262,9 +252,13 @@ def _outer_code_lines(lines: list[str]) -> dict[int, None]:
             continue
         inside = None
         if _is_code_line(_head(line)):
-            found[number] = None
+            starts[number] = None
             inside = margin if line.rstrip().endswith(":") else None
-    return found
+    definitions = [number for number in starts if _DEFINITION_LINE.match(_head(lines[number]))]
+    own = [number for number in definitions if mentions_definition(_head(lines[number]), entry_point)]
+    first = [number for number in starts if number - 1 not in starts][:_MOST_STARTS]
+    preferred = dict.fromkeys([*first, *definitions[:1], *own[-1:]])
+    return [Block(_from_line(lines, number), marked=False) for number in reversed(preferred)]
 
 
 def _head(line: str) -> str:

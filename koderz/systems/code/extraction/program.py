@@ -152,45 +152,26 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
     visible = dedented(text.translate(_VISIBLE))
     yield visible
     yield visible.translate(_STRAIGHT)
-    yield _unwrapped(visible)
-    yield from _with_spaces(visible)
+    bare = visible  # without quotes, backticks or asterisks around it
+    for _ in range(_MOST_WRAPPERS):
+        if "```" not in bare and bare[-1:] == _PAIRS.get(bare[:1]):
+            bare = bare[1:-1].strip("\n")
+    yield bare
+    if "\t" in visible:
+        for width in (4, 8):
+            yield "\n".join(margin_of(line).expandtabs(width) + line.lstrip(" \t") for line in visible.split("\n"))
     lines = text.translate(_VISIBLE).split("\n")
-    yield from _session(lines)
-    yield from _patched(lines)
+    if any(line.startswith(">>>") for line in lines):
+        typed = (line for line in lines if line.startswith((">>> ", "... ")))
+        yield "\n".join(line[4:] for line in typed)
+    if any(line.startswith("+") for line in lines):
+        kept = (line for line in lines if not line.startswith(_DIFF_MARKS))
+        yield "\n".join(line[1:] if line[:1] in ("+", " ") else line for line in kept)
     if "&" in visible:
         yield html.unescape(visible)
     before, fence, after = visible.partition("```")
     if fence and not mentions_definition(after, entry_point):  # a fence that was not on a line of its own
         yield before
-
-
-def _unwrapped(text: str) -> str:
-    """The text without quotes, backticks or asterisks around it."""
-    for _ in range(_MOST_WRAPPERS):
-        if "```" not in text and text[-1:] == _PAIRS.get(text[:1]):
-            text = text[1:-1].strip("\n")
-    return text
-
-
-def _with_spaces(text: str) -> Iterator[str]:
-    """The text with mixed tabs and spaces expanded: with tabs at four columns, then at eight."""
-    if "\t" in text:
-        for width in (4, 8):
-            yield "\n".join(margin_of(line).expandtabs(width) + line.lstrip(" \t") for line in text.split("\n"))
-
-
-def _session(lines: list[str]) -> Iterator[str]:
-    """The input in a session at the interpreter's prompt."""
-    if any(line.startswith(">>>") for line in lines):
-        typed = (line for line in lines if line.startswith((">>> ", "... ")))
-        yield "\n".join(line[4:] for line in typed)
-
-
-def _patched(lines: list[str]) -> Iterator[str]:
-    """The new side of a diff."""
-    if any(line.startswith("+") for line in lines):
-        kept = (line for line in lines if not line.startswith(_DIFF_MARKS))
-        yield "\n".join(line[1:] if line[:1] in ("+", " ") else line for line in kept)
 
 
 _GIVEN = (*DEFINITIONS, *IMPORTS, ast.Assign, ast.AnnAssign, ast.If, ast.Try)

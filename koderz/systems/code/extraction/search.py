@@ -45,7 +45,9 @@ def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str
             found.append(each)
         else:
             left -= each.binds
-    return _whole_lines(found, body)
+    # One that shares a line with a statement that stays (`import sys; print(1)`) stays, too.
+    gone = {id(each) for each in found}
+    return [each for group in line_groups(body) if all(id(each) in gone for each in group) for each in group]
 
 
 def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], others: Iterable[Code]) -> str:
@@ -123,12 +125,6 @@ def _reads_stdin(node: ast.AST) -> bool:
         case ast.Name(id="input") | ast.Attribute(attr="stdin"):
             return True
     return False
-
-
-def _whole_lines(found: list[Statement], body: Sequence[Statement]) -> list[Statement]:
-    """The statements that share no line with one that stays (`import sys; print(1)`)."""
-    gone = {id(each) for each in found}
-    return [each for group in line_groups(body) if all(id(each) in gone for each in group) for each in group]
 
 
 PYTHON = frozenset(

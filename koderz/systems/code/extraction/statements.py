@@ -277,7 +277,10 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
     if any(isinstance(node, ast.Return) for each in body for node in each.nodes):
         return None
     if not entry_point:
-        return _any_function(body)
+        functions = [n for n, each in enumerate(body) if isinstance(each.node, FUNCTIONS) and not is_stub(each.node)]
+        if not functions:
+            return None
+        return Offer("defined", frozenset().union(*(body[number].binds for number in functions)), functions[-1])
     names = frozenset({entry_point})
     defined = [index for index, each in enumerate(body) if entry_point in each.binds]
     if any(_defines(node, entry_point) for index in defined for node in body[index].nodes):
@@ -291,14 +294,6 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
 def is_stub(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a function has a signature, perhaps a docstring, and no code that computes a result."""
     return all(map(_does_nothing, function.body))
-
-
-def _any_function(body: Sequence[Statement]) -> Offer | None:
-    """An offer for tasks whose tests alone know the name: every function may be the entry point."""
-    functions = [n for n, each in enumerate(body) if isinstance(each.node, FUNCTIONS) and not is_stub(each.node)]
-    if not functions:
-        return None
-    return Offer("defined", frozenset().union(*(body[number].binds for number in functions)), functions[-1])
 
 
 def _defines(node: ast.AST, name: str) -> bool:
@@ -330,15 +325,12 @@ def _method(body: Sequence[Statement], entry_point: str) -> Offer | None:
             continue
         for method in node.body:
             if isinstance(method, FUNCTIONS) and _defines(method, entry_point):
-                owner = f"{node.name}()" if _takes_self(method) else node.name
+                parameters = [*method.args.posonlyargs, *method.args.args]
+                takes_self = bool(parameters) and parameters[0].arg == "self"
+                owner = f"{node.name}()" if takes_self else node.name
                 delegate = f"def {entry_point}(*args, **kwargs):\n    return {owner}.{entry_point}(*args, **kwargs)\n"
                 return Offer("defined", frozenset({node.name}), index, delegate)
     return None
-
-
-def _takes_self(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    parameters = [*method.args.posonlyargs, *method.args.args]
-    return bool(parameters) and parameters[0].arg == "self"
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

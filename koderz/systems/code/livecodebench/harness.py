@@ -42,12 +42,7 @@ def load(program: str, name: str, file: str) -> Callable[..., Any]:
 
     Raises what loading the program raises, or LookupError where the harness would find nothing to call.
     """
-    _guard(program)
-    return _function(program, name, file) if name else _script(program, file)
-
-
-def _guard(program: str) -> None:
-    """Take from the interpreter what the harness takes from it, and give what it has from `site`."""
+    # What the harness takes from the interpreter, and what the interpreter has from `site`.
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
     builtins.quit = builtins.help = None  # type: ignore[assignment]
     for module, names in _WITHOUT.items():
@@ -56,6 +51,7 @@ def _guard(program: str) -> None:
                 setattr(__import__(module), each, None)
     sys.modules.update(dict.fromkeys(_ABSENT))  # type: ignore[arg-type]
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 it stays open
+    return _function(program, name, file) if name else _script(program, file)
 
 
 def _namespace() -> dict[str, Any]:

@@ -209,7 +209,7 @@ class World:
             sentences.append(filler.format(name=draw.choice(others), **self._some()))
         draw.shuffle(sentences)
         about = _ABOUT[thing.kind].format(**self._some())
-        return " ".join(_capital(each) for each in (f"{thing.name} is {about}.", *sentences))
+        return " ".join(each[0].upper() + each[1:] for each in (f"{thing.name} is {about}.", *sentences))
 
     def _name(self, kind: str) -> str:
         return _NAMES[kind].format(*(next(self._words) for _ in range(_NAMES[kind].count("{}"))))
@@ -270,7 +270,3 @@ def _words(draw: random.Random) -> Iterator[str]:
 
 def _of(kind: str) -> Iterator[Relation]:
     return (each for each in RELATIONS if each.of == kind)
-
-
-def _capital(sentence: str) -> str:
-    return sentence[0].upper() + sentence[1:]

@@ -234,7 +234,13 @@ def decrypted(value: Any, key: bytes) -> Any:
 def _of_row(key: bytes, choice: Choice, fields: Fields, late: Fields) -> tuple[Reading, Sought]:
     query_id = str(fields["query_id"])
     try:
-        row = {name: [_document(each) for each in decrypted(late[name], key)] for name in _LAYOUT.late}
+        row = {
+            name: [
+                Document(str(each["docid"]), str(each["text"]), str(each.get("url") or ""))
+                for each in decrypted(late[name], key)
+            ]
+            for name in _LAYOUT.late
+        }
     except (KeyError, TypeError, ValueError):
         raise Fault(
             f"a document of query_id {query_id} isn't {{docid, text, url}} with this --canary", cause="data"
@@ -242,10 +248,6 @@ def _of_row(key: bytes, choice: Choice, fields: Fields, late: Fields) -> tuple[R
     evidence = frozenset(each.docid for each in row["evidence_docs"])
     query, answer = decrypted(fields["query"], key), decrypted(fields["answer"], key)
     return read_about(choice.of(query_id, row), query, answer, evidence, generator="published")
-
-
-def _document(fields: Fields) -> Document:
-    return Document(str(fields["docid"]), str(fields["text"]), str(fields.get("url") or ""))
 
 
 _MEASURES = (

@@ -54,22 +54,19 @@ def parsed(reply: str) -> str:
 def score(answer: str, answer_type: str, reply: str) -> tuple[float, Mapping[str, float]]:
     """The score of a reply to a synthetic question, and by the RLM repository's laxer rule as `score_rlm`."""
     gold, reading = gold_of(answer), parsed(reply)
-    strict = _strict_score(gold, reading, answer_type)
+    if reading == str(gold):
+        strict = 1.0
+    elif reading in _COMPARISONS:
+        strict = float(reading in str(gold))
+    elif answer_type == "ANSWER_TYPE.NUMERIC":
+        strict = _near(gold, reading)
+    elif answer_type == "ANSWER_TYPE.DATE":
+        strict = float(_as_date(reading) == gold)
+    else:
+        strict = 0.0
     if ":" not in reply and not reply.strip():
         return strict, {"score_rlm": strict}
     return strict, {"score_rlm": max(strict, _lax(str(gold), reading, reply))}
-
-
-def _strict_score(gold: Any, said: str, answer_type: str) -> float:
-    if said == str(gold):
-        return 1.0
-    if said in _COMPARISONS:
-        return float(said in str(gold))
-    if answer_type == "ANSWER_TYPE.NUMERIC":
-        return _near(gold, said)
-    if answer_type == "ANSWER_TYPE.DATE":
-        return float(_as_date(said) == gold)
-    return 0.0
 
 
 def _near(gold: Any, said: Any) -> float:
@@ -264,7 +261,13 @@ def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -
             raise KoderzError(f"{path}: two rows have the id {row.fields['id']}")
         seen.add(task_id)
         if name == "oolong":
-            _require_gold(path, row.fields)
+            fields = row.fields
+            try:
+                gold_of(str(fields["answer"]))
+            except ValueError as error:
+                raise KoderzError(
+                    f"{path}, id {fields['id']}: the answer {fields['answer']!r:.80} can't be read: {error}"
+                ) from None
         tokens = row.fields.get("context_len") or row.size // CHARS_A_TOKEN
         groups = {name: str(row.fields[field]) for name, field in _GROUPS.items() if row.fields.get(field) is not None}
         yield Task(
@@ -284,15 +287,6 @@ def _text_of(fields: Fields, layout: Layout) -> str:
     """The key of the text that a row shares with others."""
     window = layout.window_of(fields, None)
     return f"text {'/'.join(window)}" if window else ""
-
-
-def _require_gold(path: Path, fields: Fields) -> None:
-    try:
-        gold_of(str(fields["answer"]))
-    except ValueError as error:
-        raise KoderzError(
-            f"{path}, id {fields['id']}: the answer {fields['answer']!r:.80} can't be read: {error}"
-        ) from None
 
 
 def _checked_row(fields: Fields, late: Fields) -> tuple[Reading, Any]:

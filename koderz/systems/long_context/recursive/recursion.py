@@ -406,7 +406,16 @@ def read(reply: str, protocol: int = PROTOCOL) -> ParsedReply:
     is_open = bool(fence) and runs
     if is_open:
         blocks.append("\n".join(code))
-    final, variable = _final("\n".join(outside), protocol)
+    text = "\n".join(outside)
+    found = _FINAL.search(text)
+    if not found:
+        final, variable = None, None
+    else:
+        rest = text[found.end() :]
+        if found[1]:
+            final, variable = None, _closed(rest, by_line=False).strip("\"' \t\n")
+        else:
+            final, variable = _closed(rest, by_line=protocol > 1).strip(), None
     return ParsedReply(tuple(block.strip() for block in blocks if block.strip()), is_open, final, variable)
 
 
@@ -441,16 +450,6 @@ def _has_fenced_final(reply: str) -> bool:
         elif not fence and opening:
             fence = opening[1]
     return False
-
-
-def _final(text: str, protocol: int) -> tuple[str | None, str | None]:
-    found = _FINAL.search(text)
-    if not found:
-        return None, None
-    rest = text[found.end() :]
-    if found[1]:
-        return None, _closed(rest, by_line=False).strip("\"' \t\n")
-    return _closed(rest, by_line=protocol > 1).strip(), None
 
 
 def _closed(text: str, *, by_line: bool) -> str:

@@ -172,7 +172,12 @@ def answers(asked: str) -> list[str]:
         keys = re.split(r", (?:and )?", query[1])
         return [value for key in keys for value in re.findall(rf"for {re.escape(key)} is: (.+?)\.(?=\s|$)", asked)]
     if value := _VALUE.search(question):
-        return _assigned(asked.rpartition("Memorize and track")[2], value[1])
+        text = asked.rpartition("Memorize and track")[2]
+        found: dict[str, Any] = {value[1]: None}
+        for name, origin in _ASSIGNMENT.findall(text):
+            if origin in found:
+                found[name] = None
+        return [*found][1:]
     if "most common words" in question:
         listed = _NUMBERED.findall(asked.rpartition("Below is a numbered list")[2].rpartition("\n")[0])
         return [word for word, _ in Counter(listed).most_common(10)]
@@ -180,15 +185,6 @@ def answers(asked: str) -> list[str]:
         coded = asked.rpartition("\n")[0].partition("appeared coded words. ")[2].split(" ")
         return [word for word, _ in Counter(word for word in coded if set(word) != {"."}).most_common(3)]
     return []
-
-
-def _assigned(text: str, value: str) -> list[str]:
-    """The variables that have a value, directly or through another one."""
-    found: dict[str, Any] = {value: None}
-    for name, origin in _ASSIGNMENT.findall(text):
-        if origin in found:
-            found[name] = None
-    return [*found][1:]
 
 
 _SEARCH = """I search for what the question names, and count what is left.

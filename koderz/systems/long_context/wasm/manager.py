@@ -262,7 +262,9 @@ class Manager:
             waiting = lease.calls[number] = asyncio.get_running_loop().create_future()
             try:
                 await line({"event": "call", "id": number, **call._asdict()})
-                return _one_each(call, await waiting)
+                texts = await waiting
+                lacking = ["Error: there was no answer"] * (len(call.prompts) - len(texts))
+                return [*texts[: len(call.prompts)], *lacking]
             finally:
                 del lease.calls[number]
 
@@ -361,12 +363,6 @@ def _about(lease: Lease) -> dict[str, Any]:
         "memory": session.size,
         "cells": session.cells,
     }
-
-
-def _one_each(call: SubCall, texts: list[str]) -> Sequence[str]:
-    """Exactly one answer for each prompt; missing ones are replaced by an error text."""
-    lacking = ["Error: there was no answer"] * (len(call.prompts) - len(texts))
-    return [*texts[: len(call.prompts)], *lacking]
 
 
 def problem(status: int, message: str) -> Refused:

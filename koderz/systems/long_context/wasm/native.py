@@ -35,22 +35,17 @@ class NativeEngine:
 
     def create(self, memory: int, seed: int) -> NativeInstance:
         """A new process. `memory`: the bytes of its address space."""
-        return NativeInstance(_started_zygote(self._guest), memory, seed)
-
-
-def _started_zygote(guest: str) -> Zygote:
-    """A zygote in an interpreter of its own, whose candidates run `guest`."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            command("koderz.sandbox.judge.zygote", [str(theirs.fileno())]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            env=ENVIRONMENT,
-            cwd="/",
-        )
-    return Zygote(ours, process.wait, isolation.LAYERS, {}, guest)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                command("koderz.sandbox.judge.zygote", [str(theirs.fileno())]),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=ENVIRONMENT,
+                cwd="/",
+            )
+        return NativeInstance(Zygote(ours, process.wait, isolation.LAYERS, {}, self._guest), memory, seed)
 
 
 class NativeInstance:

@@ -243,7 +243,10 @@ class State:
         about = self._about(cell)
         moments = [seconds_of(grade) for grade in grades.values()]
         named = {about.metric or "score": {item: grade.score for item, grade in grades.items()}}
-        named |= {name: _measured(grades, name) for name in about.metrics}
+        named |= {
+            name: {item: grade.metrics[name] for item, grade in grades.items() if name in grade.metrics}
+            for name in about.metrics
+        }
         metrics = [
             {
                 "metric_name": name,
@@ -268,10 +271,6 @@ class State:
 
 def _scores(trial: Trial, digest: str) -> dict[str, float]:
     return {item: grade.score for item, grade in trial.judged("test", digest).items()}
-
-
-def _measured(grades: Mapping[str, records.Grade], name: str) -> dict[str, float]:
-    return {item: grade.metrics[name] for item, grade in grades.items() if name in grade.metrics}
 
 
 def _older(evaluation: Mapping[str, Any] | None) -> dict[str, Any] | None:

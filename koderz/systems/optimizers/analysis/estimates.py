@@ -122,10 +122,11 @@ def _of_items(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], cl
 
 def _of_searches(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters) -> Estimated:
     """The estimate for other searches and other items."""
+    place = {item: number for number, item in enumerate(items)}
     found = crossed(
         [[scores[item] for item in items] for scores in a],
         [[scores[item] for item in items] for scores in b],
-        _positions(items, clusters),
+        [[place[item] for item in group] for group in members(items, clusters)],
     )
     method = method_in("Student's t, searches and items crossed", count_of(items, clusters))
 
@@ -138,11 +139,6 @@ def _of_searches(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str],
         return (low, high), method
 
     return found.p, method, limits, found.smallest() or None
-
-
-def _positions(items: Sequence[str], clusters: Clusters) -> list[list[int]]:
-    place = {item: number for number, item in enumerate(items)}
-    return [[place[item] for item in group] for group in members(items, clusters)]
 
 
 @dataclass(frozen=True, slots=True)

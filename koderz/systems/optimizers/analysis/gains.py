@@ -132,7 +132,14 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[GainRow]:
         for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
             here = [search for search in searches if search.place == (dataset, model)]
             names = [arm.title for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE]
-            rows += _corrected([_Group(plan, here, name) for name in dict.fromkeys(names)])
+            groups = [_Group(plan, here, name) for name in dict.fromkeys(names)]
+            groups = [group for group in groups if group.searches]
+            helped = _holm([group.gain for group in groups])
+            beaten = _holm([group.over_random for group in groups])
+            counts = sum(p is not None for p in helped), sum(p is not None for p in beaten)
+            rows += [
+                _row(group, p, of_random, counts) for group, p, of_random in zip(groups, helped, beaten, strict=True)
+            ]
     return rows
 
 
@@ -189,15 +196,6 @@ class _Group:
         return self.here[0].experiment.problem_id if self.here else ""
 
 
-def _corrected(groups: Sequence[_Group]) -> list[GainRow]:
-    """The rows of one dataset and model."""
-    groups = [group for group in groups if group.searches]
-    helped = _holm([group.gain for group in groups])
-    beaten = _holm([group.over_random for group in groups])
-    counts = sum(p is not None for p in helped), sum(p is not None for p in beaten)
-    return [_row(group, p, of_random, counts) for group, p, of_random in zip(groups, helped, beaten, strict=True)]
-
-
 def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
     adjusted = iter(statistics.holm([gain.p for gain in gains if gain]))
     return [next(adjusted) if gain else None for gain in gains]
@@ -207,6 +205,8 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts
     gain, reasons = group.gain, tuple(group.reasons())
     outcomes = [search.experiment for search in group.searches]
     adjusted = gain.together(counts[0], p_adjusted) if gain else None
+    shares = [search.unread_share for search in group.searches]
+    read_shares = [share for share in shares if share is not None]
     return GainRow(
         dataset=outcomes[0].problem_id,
         model=outcomes[0].model,
@@ -227,7 +227,7 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts
         cost_known=all(outcome.cost_known for outcome in outcomes),
         faults=sum(search.result["faults"] for search in group.searches),
         seeds=[_seed(group, search) for search in group.searches],
-        unread=_mean_unread(group.searches),
+        unread=fmean(read_shares) if read_shares and len(read_shares) == len(shares) else None,
         baseline_unread=group.base.unread_share if group.base else None,
         reasons=reasons,
         about=gain.about if gain else "prompts",
@@ -236,12 +236,6 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts
         interval_adjusted=adjusted[0] if adjusted else None,
         clusters=gain.clusters if gain else None,
     )
-
-
-def _mean_unread(searches: Sequence[Search]) -> float | None:
-    shares = [search.unread_share for search in searches]
-    known = [share for share in shares if share is not None]
-    return fmean(known) if known and len(known) == len(shares) else None
 
 
 def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, comparable: bool) -> dict[str, Any] | None:

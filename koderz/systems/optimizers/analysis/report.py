@@ -221,21 +221,17 @@ def _curve(cell: PlannedTrial, trial: Trial) -> Curve | None:
     return Curve(cell.optimizer, f"{cell.optimizer}, seed {cell.seed}", found) if found else None
 
 
-def _promised(trial: Trial) -> float | None:
-    """The winner's gain over the initial prompt on all of validation."""
-    means, result = trial.result["validation"], trial.result
-    if result["winner"] not in means or result["initial"] not in means:
-        return None
-    return float(means[result["winner"]] - means[result["initial"]])
-
-
 def _promises(
     cells: Sequence[PlannedTrial], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
 ) -> Table:
     rows = []
     for cell in cells:
         trial, gain = trials[cell.experiment_id], documents[cell.experiment_id]["gain"]
-        promised = _promised(trial)
+        means, result = trial.result["validation"], trial.result
+        if result["winner"] not in means or result["initial"] not in means:
+            promised = None
+        else:
+            promised = float(means[result["winner"]] - means[result["initial"]])
         left = None if promised is None or gain is None else gain - promised
         figures = ["-" if value is None else f"{value:+.3f}" for value in (promised, gain, left)]
         winner = "the initial prompt" if trial.result["kept_initial"] else "a candidate"
@@ -335,7 +331,14 @@ def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_g
 
 def _pair_blocks(names: Sequence[str], pairs: Sequence[Pair]) -> Iterator[Block]:
     yield Text(f"A: {names[0]}, B: {names[1]}; B less A on the same test items, corrected by Holm")
-    yield _pair_table(pairs)
+    header = ("Dataset", "Model", "Optimizer", "n", "A", "B", "B - A [95 %]", "adjusted p", "verdict")
+    rows = [
+        (each.dataset, each.model, each.optimizer, str(each.n), f"{each.a:.3f}", f"{each.b:.3f}",
+         _with_interval(each.difference, each.interval_adjusted or each.interval), p_cell(each.p_adjusted),
+         verdict_in(each.verdict, each.prompts))
+        for each in pairs
+    ]  # fmt: skip
+    yield Table(header, rows, optional=("Model",))
     yield from map(Text, methods_of(pairs))
     for pair in pairs:
         for reason in pair.reasons:
@@ -418,17 +421,6 @@ def _pair(place: Place, gain: Gain, p_adjusted: float, count: int, reasons: Sequ
         clusters=gain.clusters,
         prompts=gain.prompts,
     )
-
-
-def _pair_table(pairs: Sequence[Pair]) -> Table:
-    header = ("Dataset", "Model", "Optimizer", "n", "A", "B", "B - A [95 %]", "adjusted p", "verdict")
-    rows = [
-        (each.dataset, each.model, each.optimizer, str(each.n), f"{each.a:.3f}", f"{each.b:.3f}",
-         _with_interval(each.difference, each.interval_adjusted or each.interval), p_cell(each.p_adjusted),
-         verdict_in(each.verdict, each.prompts))
-        for each in pairs
-    ]  # fmt: skip
-    return Table(header, rows, optional=("Model",))
 
 
 def _with_interval(value: float, interval: Interval | None) -> str:

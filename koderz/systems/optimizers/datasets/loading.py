@@ -115,23 +115,18 @@ _NONE_HERE = (
 
 def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[str, ...]]:
     """The datasets, and notes on their choice. Raises KoderzError if one is unknown or missing."""
-    places = _places(options)
+    given = {name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)}
+    if made_up := given.keys() & GENERATED.keys():
+        raise KoderzError(f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name")
+    added = {name: path for name in PUBLISHED if name not in given and (path := added_dataset(name))}
+    known = {**added, **given}
+    places = {name: known[name] for name in (*PUBLISHED, *given) if name in known}
     notices: tuple[str, ...] = ()
     names = tuple(dict.fromkeys(options.demo_datasets)) or tuple(places)
     if not names:
         names = tuple(GENERATED)
         notices = (_NONE_HERE.format(" and ".join(names)),)
     return tuple(_load(name, places, options) for name in names), notices
-
-
-def _places(options: DatasetOptions) -> dict[str, Path]:
-    """The paths of the published datasets and the user's own, as far as they exist."""
-    given = {name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)}
-    if made_up := given.keys() & GENERATED.keys():
-        raise KoderzError(f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name")
-    added = {name: path for name in PUBLISHED if name not in given and (path := added_dataset(name))}
-    known = {**added, **given}
-    return {name: known[name] for name in (*PUBLISHED, *given) if name in known}
 
 
 def _load(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
@@ -336,7 +331,13 @@ def read_prompt(path: Path, usual: tuple[Message, ...], columns: Collection[str]
 def chosen_metric(name: str, items: Collection[Item]) -> Metric:
     """The metric with this name for these items. Raises KoderzError if it can't score them."""
     if ":" in name:
-        return _from_file(name)
+        function = find_in_file("--metric", name)
+        if not callable(function):
+            raise KoderzError(f"--metric {name}: that is no function")
+        attribute = name.rpartition(":")[2]
+        own = handed(name)
+        source = own.source if own else Path(name.rpartition(":")[0]).read_text("utf-8")
+        return OwnMetric(attribute, function, digest_of_file(name), source)
     if name in ("choice", "label"):
         if name == "choice" and all(item.options for item in items):
             return LabelMetric()
@@ -348,16 +349,6 @@ def chosen_metric(name: str, items: Collection[Item]) -> Metric:
     if name == "number":
         return NumberMetric()
     return JudgeMetric() if name == "judge" else TextMetric(name, beside)
-
-
-def _from_file(name: str) -> Metric:
-    function = find_in_file("--metric", name)
-    if not callable(function):
-        raise KoderzError(f"--metric {name}: that is no function")
-    attribute = name.rpartition(":")[2]
-    own = handed(name)
-    source = own.source if own else Path(name.rpartition(":")[0]).read_text("utf-8")
-    return OwnMetric(attribute, function, digest_of_file(name), source)
 
 
 def _as_json(text: str) -> Any:

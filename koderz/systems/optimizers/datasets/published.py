@@ -17,7 +17,6 @@ from koderz.suites.reviews import json_object
 from koderz.suites.suite import AskJudge
 from koderz.systems.optimizers.datasets.cut import Piece, Preset
 from koderz.systems.optimizers.datasets.payload import Item
-from koderz.types import Message
 
 RUBRICS: Mapping[str, str] = {
     "judge": "Does the reply say what the expected answer says? 1: it does, in whatever words. 0: it does not, or it "
@@ -101,18 +100,14 @@ class PrivateMetric(JudgeMetric):
 
 
 async def _asked(ask: AskJudge, rubric: str, item: Gradable, reply: str) -> tuple[float, str]:
-    messages = _messages(rubric, item, reply)
+    shown = f"<input>\n{item.text}\n</input>\n<gold>\n{item.gold}\n</gold>\n<reply>\n{reply}\n</reply>\n\n{_WANTED}"
+    messages = {"role": "system", "content": _SYSTEM + RUBRICS[rubric]}, {"role": "user", "content": shown}
     for _ in range(_TRIES):
         said = json_object((await ask(messages)).text, "score")
         score = said.get("score") if said else None
         if isinstance(score, int | float) and math.isfinite(score) and 0 <= score <= 1:
             return float(score), " ".join(str((said or {}).get("reason", "")).split())
     raise Unread(f"{item.id}: the judge model's replies hold no score from 0 to 1")
-
-
-def _messages(rubric: str, item: Gradable, reply: str) -> tuple[Message, ...]:
-    shown = f"<input>\n{item.text}\n</input>\n<gold>\n{item.gold}\n</gold>\n<reply>\n{reply}\n</reply>\n\n{_WANTED}"
-    return {"role": "system", "content": _SYSTEM + RUBRICS[rubric]}, {"role": "user", "content": shown}
 
 
 TESTS = "test"

@@ -80,7 +80,9 @@ class SimulatedReader:
         asked = text_of(messages[-1])
         wanted = _WANTED.search(asked)
         if wanted and '"score"' in wanted[0]:
-            return _judged(asked)
+            shown = dict(_BETWEEN.findall(asked))
+            score = squad_f1(shown.get("gold", ""), shown.get("reply", ""))
+            return json.dumps({"score": round(score, 3), "reason": "by the words that both have"})
         if wanted:
             draw = random.Random(_digest(asked, getattr(sampling, "seed", None)))  # noqa: S311 repeatable on purpose
             return json.dumps(self._modes(asked) if '"failure_modes"' in wanted[0] else self._prompts(asked, draw))
@@ -175,12 +177,6 @@ def _rewritten(instructions: Sequence[str], kinds: Sequence[str], draw: random.R
     taken = [rule.sentence for other in others for rule in RULES.values() if rule.sentence in other]
     new = [sentence for sentence in dict.fromkeys([*taken, *added]) if sentence not in base]
     return " ".join([base, *(new or [draw.choice(_CLOSINGS)])])
-
-
-def _judged(asked: str) -> str:
-    shown = dict(_BETWEEN.findall(asked))
-    score = squad_f1(shown.get("gold", ""), shown.get("reply", ""))
-    return json.dumps({"score": round(score, 3), "reason": "by the words that both have"})
 
 
 def _digest(*parts: Any) -> str:

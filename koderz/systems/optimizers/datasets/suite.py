@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -124,6 +124,8 @@ def described(dataset: Dataset) -> dict[str, Any]:
     leakage, digests = dataset.leakage, dataset.digests
     exact, near = leakage.total
     clusters = linked({item.id: item.shares for item in dataset.test})
+    # The shared value itself may be a whole text, so that clusters are numbered.
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(clusters.values()), 1)}
     record = DatasetRecord(
         source=dataset.source,
         licence=dataset.licence,
@@ -138,16 +140,10 @@ def described(dataset: Dataset) -> dict[str, Any]:
         },
         leakage=LeakageRecord(exact, near, leakage.policy),
         notes=list(dataset.notes),
-        clusters=_numbered(clusters),
+        clusters={item: numbers[name] for item, name in clusters.items()},
     )
     fields: dict[str, Any] = msgspec.to_builtins(record)
     return {name: value for name, value in fields.items() if name != "clusters" or value}
-
-
-def _numbered(clusters: Mapping[str, str]) -> dict[str, str]:
-    """The number of each item's cluster; the shared value itself may be a whole text."""
-    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(clusters.values()), 1)}
-    return {item: numbers[name] for item, name in clusters.items()}
 
 
 def packed(datasets: Sequence[Dataset]) -> bytes:

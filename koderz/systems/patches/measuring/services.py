@@ -245,7 +245,10 @@ class Services:
                 wrong = f"{ended.cause or f'exit code {ended.status}'}: {log.strip()[-_SHOWN:]}"
                 return _Served(replace(leg, wrong=wrong, log=log[-_LOGGED:]))
             try:
-                figures, amounts = _figures(_read(place / "tmp" / Path(_OUTPUT).name))
+                path = place / "tmp" / Path(_OUTPUT).name
+                if path.is_symlink() or path.stat().st_size > _MOST_FIGURES:
+                    raise ValueError("they are no file of at most 16 MB")
+                figures, amounts = _figures(json.loads(path.read_bytes()))
             except (OSError, ValueError, RecursionError) as error:
                 return _Served(replace(leg, wrong=f"its figures can't be read: {error}", log=log[-_LOGGED:]))
         if not any(figures.get(name, 0.0) > 0 for name in self._task.metrics):
@@ -287,12 +290,6 @@ def _served_by(loaded: LoadResult) -> _Served:
         [each.split()[:_FIRST_WORDS] for each in loaded.answers],
         {name: loaded.figures[name] for name in ("total_output_tokens", "total_input_tokens")},
     )
-
-
-def _read(path: Path) -> Any:
-    if path.is_symlink() or path.stat().st_size > _MOST_FIGURES:
-        raise ValueError("they are no file of at most 16 MB")
-    return json.loads(path.read_bytes())
 
 
 def _figures(told: Any) -> tuple[dict[str, float], dict[str, float]]:

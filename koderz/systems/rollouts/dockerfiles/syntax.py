@@ -81,7 +81,12 @@ def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
             raise KoderzError(f"{where}, line {number}: {why}")
     number, at, found = 1, 0, list[Instruction]()
     try:
-        escape = _escape_of(lines)
+        escape = "\\"
+        for line in lines:
+            if not (directive := _DIRECTIVE.match(line.strip())):
+                break
+            if directive[1].lower() == "escape" and (escape := directive[2].strip()) not in _WORDS:
+                raise SyntaxFault(f"escape={escape[:20]} is none; it is \\ or `")
         while at < len(lines):
             number, at, joined = _joined(lines, at, escape)
             if joined:
@@ -93,17 +98,6 @@ def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
     if not 0 < len(found) <= _MOST:
         raise KoderzError(f"{where} has {len(found):,} instructions; it begins with FROM, and has at most {_MOST:,}")
     return tuple(found)
-
-
-def _escape_of(lines: list[str]) -> str:
-    """The character that escapes others, as the directives at the top have it."""
-    escape = "\\"
-    for line in lines:
-        if not (directive := _DIRECTIVE.match(line.strip())):
-            break
-        if directive[1].lower() == "escape" and (escape := directive[2].strip()) not in _WORDS:
-            raise SyntaxFault(f"escape={escape[:20]} is none; it is \\ or `")
-    return escape
 
 
 def _joined(lines: list[str], at: int, escape: str) -> tuple[int, int, str]:

@@ -123,22 +123,18 @@ def _parts(build: Build, folder: Path, making: Making, bases: Mapping[str, str])
             else:
                 yield step.path.encode()
     if copies:
-        yield from _files(folder)
+        for path in sorted(folder.rglob("*")):
+            mode = path.lstat().st_mode
+            yield f"{path.relative_to(folder).as_posix()} {mode:o}".encode("utf-8", "surrogateescape")
+            if path.is_symlink():
+                yield os.fsencode(path.readlink())
+            elif path.is_file():
+                yield hashlib.sha256(path.read_bytes()).digest()
     if installs and making.packages:
         for file in sorted(making.packages.iterdir()):
             about = file.stat()
             yield f"{file.name} {about.st_size} {about.st_mtime_ns}".encode()
     yield repr(making.is_online).encode()
-
-
-def _files(folder: Path) -> Iterator[bytes]:
-    for path in sorted(folder.rglob("*")):
-        mode = path.lstat().st_mode
-        yield f"{path.relative_to(folder).as_posix()} {mode:o}".encode("utf-8", "surrogateescape")
-        if path.is_symlink():
-            yield os.fsencode(path.readlink())
-        elif path.is_file():
-            yield hashlib.sha256(path.read_bytes()).digest()
 
 
 def environed(task: Rollout, making: Making) -> Rollout:

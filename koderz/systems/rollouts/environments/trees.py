@@ -89,7 +89,11 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             await _build(task, tree, backend)
             if task.instance:
                 await break_tree(task.instance, tree)
-                _withhold(tree, task.instance.withheld)
+                # What a link leads to outside of the tree stays.
+                for path in task.instance.withheld:
+                    place = tree / git.inner_path(path)
+                    if place.is_file() and place.resolve().is_relative_to(tree.resolve()):
+                        place.unlink()
             _mount(task, tree)
             # The history of an instance's image has its fix, so that its checkouts have none.
             return await git.stored(tree, folder, keep=task.has_tree_of_image and task.instance is None)
@@ -113,14 +117,6 @@ def _remove(tree: Path, patterns: Iterable[str]) -> None:
                 shutil.rmtree(path)
             elif not pattern.endswith("/"):
                 path.unlink()
-
-
-def _withhold(tree: Path, paths: Iterable[str]) -> None:
-    """Removes files of an image's tree by their paths; what a link leads to outside of it stays."""
-    for path in paths:
-        place = tree / git.inner_path(path)
-        if place.is_file() and place.resolve().is_relative_to(tree.resolve()):
-            place.unlink()
 
 
 async def _build(task: Rollout, tree: Path, backend: Backend) -> None:

@@ -400,7 +400,11 @@ def statuses_in(log: str, parser: Parser, rule: RuleName = "swebench5") -> Statu
     if rule in ("live", "rebench", "multi"):  # whose own harnesses read the whole log, without any mark
         return parser(log)
     if rule == "smith":
-        return _smith_statuses(log, parser)
+        if any(marker in log for marker in (_UNGRADED[0], _UNGRADED[-1])):
+            return None
+        # the marks as the shell traces them
+        start, end = log.find(f"+ : '{START}'"), log.find(f"+ : '{END}'")
+        return parser(log[start:end].removeprefix(f"+ : '{START}'")) if 0 <= start <= end else None
     if any(marker in log for marker in _UNGRADED) or START not in log or END not in log:
         return None
     statuses = parser(log.split(START, 2)[1].partition(END)[0]) or parser(log)
@@ -413,14 +417,6 @@ def statuses_in(log: str, parser: Parser, rule: RuleName = "swebench5") -> Statu
     if exited and exited[1].strip("-0") and statuses and not has_failed:
         return None
     return statuses
-
-
-def _smith_statuses(log: str, parser: Parser) -> Statuses | None:
-    """The statuses between the marks as the shell traces them."""
-    if any(marker in log for marker in (_UNGRADED[0], _UNGRADED[-1])):
-        return None
-    start, end = log.find(f"+ : '{START}'"), log.find(f"+ : '{END}'")
-    return parser(log[start:end].removeprefix(f"+ : '{START}'")) if 0 <= start <= end else None
 
 
 def _infrastructure(log: str) -> Report:

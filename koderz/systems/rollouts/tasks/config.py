@@ -201,7 +201,12 @@ def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Co
     usual = {key: _read(path, text, 0, key, value) for key, value in table.items()}
     name, parallel = usual.pop("name", path.stem), usual.pop("parallel", 1)
     dataset = _dataset(path, usual.pop("dataset", ""), usual.pop("registry", ""), dict(variables))
-    stated = [_entry(path, text, usual, row, number) for number, row in enumerate(rows, 1)]
+    stated: list[TaskEntry] = []
+    for number, row in enumerate(rows, 1):
+        entry = TaskEntry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
+        if not entry.prepared_dir:
+            raise KoderzError(f"{_where(path, text, number, '')} has no prepared_dir")
+        stated.append(entry)
     loaded = [_task(path, text, entry, number, dict(variables)) for number, entry in enumerate(stated, 1)]
     of_dataset = [TaskEntry(**{**usual, "prepared_dir": str(task.folder)}) for task in dataset.tasks]
     plain = [*zip(stated, loaded, range(1, len(stated) + 1), strict=True)]
@@ -264,13 +269,6 @@ def _dataset(path: Path, name: str, registry: str, variables: Mapping[str, str])
     beside = registry if "://" in registry else str(found_beside(path, registry))
     place = found_beside(path, name)
     return read_dataset(place if place.exists() else Path(name), beside if registry else None, variables)
-
-
-def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, Any], number: int) -> TaskEntry:
-    entry = TaskEntry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
-    if not entry.prepared_dir:
-        raise KoderzError(f"{_where(path, text, number, '')} has no prepared_dir")
-    return entry
 
 
 def _read(path: Path, text: str, number: int, key: str, value: object, table: str = "tasks") -> Any:

@@ -182,21 +182,17 @@ def _read_registry(registry: str) -> Sequence[RegistryDataset]:
     found = []
     for number, row in enumerate(rows, 1):
         where = f"{registry}: dataset {number}"
-        _require_known(row, where)
+        if not isinstance(row, dict):
+            raise KoderzError(f"{where} has to be a table")
+        require_keys(row, [each.name for each in fields(RegistryDataset)], where)
+        for task in row["tasks"] if isinstance(row.get("tasks"), list) else ():
+            if isinstance(task, dict):
+                require_keys(task, [each.name for each in fields(RegistryTask)], f"{where}, tasks")
         try:
             found.append(msgspec.convert(row, RegistryDataset))
         except msgspec.ValidationError as error:
             raise KoderzError(f"{where}: {str(error).replace('$.', '')}") from None
     return found
-
-
-def _require_known(row: object, where: str) -> None:
-    if not isinstance(row, dict):
-        raise KoderzError(f"{where} has to be a table")
-    require_keys(row, [each.name for each in fields(RegistryDataset)], where)
-    for task in row["tasks"] if isinstance(row.get("tasks"), list) else ():
-        if isinstance(task, dict):
-            require_keys(task, [each.name for each in fields(RegistryTask)], f"{where}, tasks")
 
 
 def _read_bytes(path: Path) -> bytes:

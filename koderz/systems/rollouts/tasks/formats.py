@@ -94,7 +94,11 @@ def _read(folder: Path, overrides: Path | None, *, apply_overrides: bool, variab
     }
     for name, load in loaders.items():
         if (folder / name).is_file():
-            return _with_digest(load())
+            task = load()
+            described = dataclasses.replace(task, folder=Path(), files={}, context=None)
+            image = _digest_of(shown_below(task)) if task.context else ""
+            digest = _digest_of(files_below(task.folder), repr(described))
+            return with_digest(dataclasses.replace(task, image_digest=image), digest)
     raise KoderzError(f"{folder} is no task: it has no {', '.join(loaders)}")
 
 
@@ -114,14 +118,6 @@ def require_work(task: Rollout, *, judged: bool) -> None:
         stated = "tests to the eval" if task.skill_eval else "evaluation.test_scripts of tb_meta.json"
         missing = Path(task.verifier.name).name if task.verifier else stated
         raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
-
-
-def _with_digest(task: Rollout) -> Rollout:
-    """The task with digests of all files of its folder and of its image."""
-    described = dataclasses.replace(task, folder=Path(), files={}, context=None)
-    image = _digest_of(shown_below(task)) if task.context else ""
-    digest = _digest_of(files_below(task.folder), repr(described))
-    return with_digest(dataclasses.replace(task, image_digest=image), digest)
 
 
 def _digest_of(files: Mapping[str, Path], more: str = "") -> str:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import Any
 
 from koderz.sandbox.linux import kernel
 from koderz.systems.workspaces.inside.process_1 import process_1
@@ -31,7 +30,12 @@ def main(arguments: Sequence[str]) -> None:
     kernel.die_with_parent()
     orders = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    script = _loaded(arguments[0])
+    spec = spec_from_file_location("guest", arguments[0])
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.load()
     for name in [name for name in sys.modules if name.partition(".")[0] == "koderz"]:
         del sys.modules[name]  # which tests may import from elsewhere
     if len([*os.scandir("/proc/self/task")]) > 1:
@@ -51,16 +55,6 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = setup.argv[setup.argv.index("-B") + 1 :]
     script.main(sys.argv[1:])
-
-
-def _loaded(path: str) -> Any:
-    spec = spec_from_file_location("guest", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.load()
-    return module
 
 
 def _fork(orders: socket.socket) -> list[int]:
