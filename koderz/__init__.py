@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from koderz.analysis.forecast import Forecast
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, decide, plan, rescore, resume, retry, run, stream
-    from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
+    from koderz.errors import (
+        FatalFault,
+        Fault,
+        JournalError,
+        KoderzError,
+        StorageError,
+        Unreachable,
+    )
     from koderz.runs.judge import judge
     from koderz.settings.schema import Settings
     from koderz.systems.rewards.judging import open_judge
@@ -32,7 +39,14 @@ _HOMES = {
     "koderz.analysis.export": ("to_dataframe",),
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "decide", "plan", "rescore", "resume", "retry", "run", "stream"),
-    "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
+    "koderz.errors": (
+        "FatalFault",
+        "Fault",
+        "JournalError",
+        "KoderzError",
+        "StorageError",
+        "Unreachable",
+    ),
     "koderz.systems.rewards.judging": ("open_judge",),
     "koderz.analysis.forecast": ("Forecast",),
     "koderz.runs.judge": ("judge",),

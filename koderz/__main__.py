@@ -22,7 +22,8 @@ def main() -> None:
     open_closed()
     output = keep_going()
     gc.set_threshold(_OBJECTS)
-    leave_at_once()  # loading what runs commands takes a while, and an import is a bad place for an exception
+    # loading what runs commands takes a while, and an import is a bad place for an exception
+    leave_at_once()
     from koderz.cli import main as command_line
 
     raise_again()

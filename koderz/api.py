@@ -38,7 +38,9 @@ def _with_settings(function: Callable[P, R]) -> Callable[P, R]:
     *own, others = signature.parameters.values()
     taken = {each.name for each in own} | {"problems", "models", "local_model"}
     settings = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+        )
         for name, field in fields_of(Settings).items()
         if name not in taken
     ]
@@ -97,7 +99,9 @@ async def stream(
 
     async def whole() -> None:
         try:
-            await benchmark(problems, model=model, solver_args=solver_args, on_event=offer, **settings)
+            await benchmark(
+                problems, model=model, solver_args=solver_args, on_event=offer, **settings
+            )
         finally:
             await lines.put(None)
 
@@ -112,7 +116,9 @@ async def stream(
             if await lines.get() is None:
                 await asyncio.wait([running])
         if not running.cancelled() and not isinstance(running.exception(), _Left | None):
-            logging.getLogger("koderz").warning("the run that was left ended with: %s", running.exception())
+            logging.getLogger("koderz").warning(
+                "the run that was left ended with: %s", running.exception()
+            )
 
 
 class _Left(Exception):
@@ -175,7 +181,9 @@ async def resume(
     command line, runs that were planned together with it are left as they are. Raises KoderzError where there is no
     such run, or where it can't be resumed as it is.
     """
-    return await _resume(run, ResumeOptions("resume", past_decision=past_decision), results, changes, on_event)
+    return await _resume(
+        run, ResumeOptions("resume", past_decision=past_decision), results, changes, on_event
+    )
 
 
 async def retry(
@@ -210,7 +218,11 @@ async def rescore(
 
 @_with_settings
 async def run(
-    task: str, *, model: str | None = None, on_event: OnEvent | None = None, **settings: Unpack[Keywords]
+    task: str,
+    *,
+    model: str | None = None,
+    on_event: OnEvent | None = None,
+    **settings: Unpack[Keywords],
 ) -> Run:
     """Runs one experiment and returns its summary.
 
@@ -241,7 +253,9 @@ async def _planned(
     if problems is not None and span is None:
         given["problems"] = tuple(problems)
         if not given["problems"]:
-            raise KoderzError("an empty list of tasks leaves nothing to run; None means all of them")
+            raise KoderzError(
+                "an empty list of tasks leaves nothing to run; None means all of them"
+            )
     if isinstance(model, str):
         given["local_model"] = model
     elif model is not None:
@@ -251,14 +265,21 @@ async def _planned(
 
 
 async def _resume(
-    run: str | Summary, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any], on_event: OnEvent | None
+    run: str | Summary,
+    way: ResumeOptions,
+    results: Path | None,
+    changes: Mapping[str, Any],
+    on_event: OnEvent | None,
 ) -> Run:
     named = hand_over(changes)
-    given = {name: value for name, value in changes.items() if named[name] == value}  # the record names the others
+    # the record names the others
+    given = {name: value for name, value in changes.items() if named[name] == value}
     name = run if isinstance(run, str) else str(of_summary(run).path)
 
     async def resumed(observer: Observer, listener: EventObserver | None) -> SessionResult:
-        return await resume_run(name, way, results=results, changes=given, observer=observer, listener=listener)
+        return await resume_run(
+            name, way, results=results, changes=given, observer=observer, listener=listener
+        )
 
     return await _heard(resumed, on_event)
 
@@ -285,6 +306,8 @@ async def _ended(session: SessionResult) -> Run:
         from koderz_tracker.memory import store_path
 
         where = store_path(session.folder.parent)
-        for line in await asyncio.to_thread(lines_after, where, [session.folder.name], session.summary.decision):
+        for line in await asyncio.to_thread(
+            lines_after, where, [session.folder.name], session.summary.decision
+        ):
             logging.getLogger("koderz").info("%s", line)
     return of_summary(raise_if_failed(session), session.summary_path or session.folder)

@@ -34,7 +34,16 @@ from httpx_aiohttp import AiohttpTransport  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-__all__ = ["CONNECT_SECONDS", "HEADERS", "MOUNTED", "certificates", "httpx", "is_hopeless", "open_client", "told"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "HEADERS",
+    "MOUNTED",
+    "certificates",
+    "httpx",
+    "is_hopeless",
+    "open_client",
+    "told",
+]
 
 CONNECT_SECONDS = 10.0
 HEADERS = MappingProxyType({"accept-encoding": "identity", "user-agent": f"koderz/{__version__}"})
@@ -44,11 +53,16 @@ MOUNTED: ContextVar[httpx.AsyncBaseTransport | None] = ContextVar("MOUNTED", def
 """The transport of all clients that are opened in this context, in place of connections."""
 
 if (_log := logging.getLogger("httpx")).level == logging.NOTSET:
-    _log.setLevel(logging.WARNING)  # it tells each address, which may hold a secret, to who logs from INFO on
+    # it tells each address, which may hold a secret, to who logs from INFO on
+    _log.setLevel(logging.WARNING)
 
 
 def open_client(
-    url: str, *, headers: Mapping[str, str] | None = None, proxy: str | None = None, **connector: Any
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    proxy: str | None = None,
+    **connector: Any,
 ) -> httpx.AsyncClient:
     """A client for requests to one server, any number at once. Only connecting has a timeout, nothing is compressed.
 
@@ -63,7 +77,9 @@ def open_client(
     )
 
 
-def _transport(url: str, proxy: str | None, connector: Mapping[str, Any]) -> httpx.AsyncBaseTransport:
+def _transport(
+    url: str, proxy: str | None, connector: Mapping[str, Any]
+) -> httpx.AsyncBaseTransport:
     try:
         through = httpx.Proxy(proxy) if proxy else None
         if through and (not through.url.host or through.url.port == 0):
@@ -76,12 +92,18 @@ def _transport(url: str, proxy: str | None, connector: Mapping[str, Any]) -> htt
         ) from None
     if through and through.url.scheme.startswith("socks"):  # which aiohttp doesn't speak
         limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEPT_ALIVE)
-        return httpx.AsyncHTTPTransport(verify=certificates(url), proxy=through, limits=limits, trust_env=False)
+        return httpx.AsyncHTTPTransport(
+            verify=certificates(url), proxy=through, limits=limits, trust_env=False
+        )
     trusted = True if _has_certificates() or not url.startswith("https:") else certificates(url)
-    connect = partial(aiohttp.TCPConnector, limit=0, ssl=trusted, keepalive_timeout=_KEPT_ALIVE, **connector)
+    connect = partial(
+        aiohttp.TCPConnector, limit=0, ssl=trusted, keepalive_timeout=_KEPT_ALIVE, **connector
+    )
     return _Connections(
         verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused, since the session has its own
-        client=lambda: aiohttp.ClientSession(connector=connect(), proxy=proxy, cookie_jar=aiohttp.DummyCookieJar()),
+        client=lambda: aiohttp.ClientSession(
+            connector=connect(), proxy=proxy, cookie_jar=aiohttp.DummyCookieJar()
+        ),
     )
 
 
@@ -129,7 +151,9 @@ class _Stream(httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-_KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[httpx.TransportError]], ...] = (
+_KINDS: tuple[
+    tuple[type[Exception] | tuple[type[Exception], ...], type[httpx.TransportError]], ...
+] = (
     (aiohttp.ConnectionTimeoutError, httpx.ConnectTimeout),
     (TimeoutError, httpx.ReadTimeout),
     ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError), httpx.UnsupportedProtocol),
@@ -163,7 +187,11 @@ def _reason(error: BaseException) -> str:
         return "the answer's body ended before it was whole"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno or 0
-        return os.strerror(number) if number in errno.errorcode else error.os_error.strerror or str(error.os_error)
+        return (
+            os.strerror(number)
+            if number in errno.errorcode
+            else error.os_error.strerror or str(error.os_error)
+        )
     return str(error)
 
 

@@ -33,18 +33,31 @@ from koderz_tracker.sinks.standing import standing_of
 _FREE_GB = 1.0
 
 
-async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+async def diagnose(
+    results: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> list[Finding]:
     """Checks everything that a run may need. Contacts only the configured model servers and Modal."""
     return [
-        Finding("koderz", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}"),
+        Finding(
+            "koderz",
+            "ok",
+            f"{__version__} on Python {platform.python_version()}, {platform.system()}",
+        ),
         _config(environ),
         _results(results, environ),
         await _sandbox(),
         await _docker(environ),
         *[finding for name in names_of("checks") for finding in await _own_check(name, environ)],
-        *(Finding(f"system {name}", "broken", why, _REINSTALL) for name, why in broken_systems().items()),
+        *(
+            Finding(f"system {name}", "broken", why, _REINSTALL)
+            for name, why in broken_systems().items()
+        ),
         await _ollama(environ),
-        *(_provider(name, environ) for name in every_provider() if name not in ("ollama", "simulated")),
+        *(
+            _provider(name, environ)
+            for name in every_provider()
+            if name not in ("ollama", "simulated")
+        ),
         *_sinks(results, environ),
     ]
 
@@ -70,7 +83,9 @@ def _config(environ: Mapping[str, str]) -> Finding:
         return Finding(NAME, "broken", str(error), "mend the file, or remove it")
     try:
         every = (*schema.fields, "prices")
-        config = load_config(read_file(Path.cwd()), environ=environ, names=every, schema=schema, spends=could_spend)
+        config = load_config(
+            read_file(Path.cwd()), environ=environ, names=every, schema=schema, spends=could_spend
+        )
     except KoderzError as error:
         return Finding(NAME, "missing", str(error))
     if config.path is None:
@@ -88,7 +103,9 @@ def _results(results: Path | None, environ: Mapping[str, str]) -> Finding:
         with tempfile.TemporaryFile(dir=place):
             free = shutil.disk_usage(place).free / 1e9
     except OSError as error:
-        return Finding("results", "broken", f"{folder}: {error.strerror}", "choose another with --results")
+        return Finding(
+            "results", "broken", f"{folder}: {error.strerror}", "choose another with --results"
+        )
     if free < _FREE_GB:
         return Finding("results", "broken", f"{folder}: only {free:.1f} GB free", "make room")
     return Finding("results", "ok", f"{folder}, {free:.0f} GB free")
@@ -105,7 +122,12 @@ async def _sandbox() -> Finding:
     except KoderzError as error:
         return Finding("sandbox", "broken", str(error), "the simulated model works all the same")
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
-        return Finding("sandbox", "broken", f"{level}: {right.message or wrong.message}", "no program can be judged")
+        return Finding(
+            "sandbox",
+            "broken",
+            f"{level}: {right.message or wrong.message}",
+            "no program can be judged",
+        )
     if level != FULL:
         return Finding("sandbox", "ok", f"reduced isolation: {level} (full: {FULL}); {speed}")
     return Finding("sandbox", "ok", f"{level}; {speed}")
@@ -134,7 +156,9 @@ async def _ollama(environ: Mapping[str, str]) -> Finding:
         where = shown_address(environ.get("OLLAMA_HOST", ""), environ) or "its default address"
         return Finding("ollama", "missing", f"no answer at {where}", "start it with: ollama serve")
     if not models:
-        return Finding("ollama", "missing", "it runs, without a chat model", "ollama pull qwen2.5-coder:7b")
+        return Finding(
+            "ollama", "missing", "it runs, without a chat model", "ollama pull qwen2.5-coder:7b"
+        )
     return Finding("ollama", "ok", ", ".join(models))
 
 
@@ -148,12 +172,16 @@ def _provider(name: str, environ: Mapping[str, str]) -> Finding:
     if variable and environ.get(variable):
         return Finding(name, "ok", f"{variable} is set")
     if variable and provider.needs_key:
-        return Finding(name, "missing", f"{variable} is not set", f"export {variable}=… to use {name}/ models")
+        return Finding(
+            name, "missing", f"{variable} is not set", f"export {variable}=… to use {name}/ models"
+        )
     address = environ.get(provider.address_variable) or provider.address
     if not (address or provider.address_variable):
         return Finding(name, "ok", "no key and no address are declared")
     if not address:
-        return Finding(name, "missing", f"{provider.address_variable} is not set", "set it, or give --base-url")
+        return Finding(
+            name, "missing", f"{provider.address_variable} is not set", "set it, or give --base-url"
+        )
     return Finding(name, "ok", f"asked at {shown_address(address, environ)} without a key")
 
 
@@ -171,22 +199,32 @@ def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding
     at_it = Counter(name for sinks in at_work(settings.results).values() for name in sinks)
     for name in settings.chosen_sinks:
         if name == "mlflow" and find_spec(name) is None:
-            yield Finding("sink mlflow", "missing", "MLflow isn't installed", dependency_command(name))
+            yield Finding(
+                "sink mlflow", "missing", "MLflow isn't installed", dependency_command(name)
+            )
             continue
         states = Counter[str](each[name].state for each in standings if name in each)
         try:
             where = _where_sink(name, settings.results, environ)
         except (KoderzError, ImportError) as error:
-            yield Finding(f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}")
+            yield Finding(
+                f"sink {name}", "broken", str(error), f"or leave it out: --no-sink {name}"
+            )
             continue
         lacking = states["behind"] + states["down"]
         now = f"; {at_it[name]} being brought up to date now" if lacking and at_it[name] else ""
         remedy = "koderz sync" if lacking > at_it[name] else ""
-        yield Finding(f"sink {name}", "ok", f"{where}{_standing(states, len(folders))}{now}", remedy)
+        yield Finding(
+            f"sink {name}", "ok", f"{where}{_standing(states, len(folders))}{now}", remedy
+        )
 
 
 def _standing(states: Counter[str], runs: int) -> str:
-    counts = [f"{state} on {states[state]}" for state in ("up to date", "behind", "down", "off") if states[state]]
+    counts = [
+        f"{state} on {states[state]}"
+        for state in ("up to date", "behind", "down", "off")
+        if states[state]
+    ]
     unknown = runs - states.total()
     counts += [f"unknown on {unknown}"] * bool(unknown)
     return f"{', '.join(counts)} of {runs} runs" if counts else "no run yet"

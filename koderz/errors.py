@@ -58,7 +58,11 @@ class Fault(KoderzError):
     cause: Cause = OTHER
 
     def __init__(
-        self, message: str, *, cause: Cause | None = None, throttled: Mapping[str, int] = MappingProxyType({})
+        self,
+        message: str,
+        *,
+        cause: Cause | None = None,
+        throttled: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`cause`: a word of `tracker.causes`; None: that of the class.
 
@@ -67,7 +71,9 @@ class Fault(KoderzError):
         super().__init__(message)
         self.throttled = throttled
         if cause and cause not in CAUSES:
-            raise ValueError(f"a fault has no cause {cause!r:.80}; it is one of {', '.join(CAUSES)}")
+            raise ValueError(
+                f"a fault has no cause {cause!r:.80}; it is one of {', '.join(CAUSES)}"
+            )
         self.cause = cause or self.cause
 
 
@@ -120,7 +126,10 @@ def frames_of(error: BaseException) -> list[Frame]:
         return [_frame(each) for each in found]
     here = Path(__file__).parent
     ours = (f"{here}{os.sep}", f"{here.parent / 'koderz_tracker'}{os.sep}", "<frozen ")
-    installed = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    installed = tuple(
+        f"{sysconfig.get_path(name)}{os.sep}"
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
     theirs = [each for each in found if not each.filename.startswith(ours)]
     own = [each for each in theirs if not each.filename.startswith(installed)]
     return [_frame(each) for each in (own or theirs)[-_MOST_FRAMES:]]

@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 MARK, RESULT, ASK = "koderz", "koderz_result", "koderz_ask"
 _OPTIONS: dict[str, dict[str, Any]] = {
     "model": {"metavar": "MODEL", "help": "Ask this model, whatever the marks say."},
-    "reuse": {"action": "store_true", "help": "Take replies that are on record already, as koderz benchmark --reuse."},
-    "max-cost": {"metavar": "USD", "type": float, "help": "Stop asking at this cost of the whole session."},
+    "reuse": {
+        "action": "store_true",
+        "help": "Take replies that are on record already, as koderz benchmark --reuse.",
+    },
+    "max-cost": {
+        "metavar": "USD",
+        "type": float,
+        "help": "Stop asking at this cost of the whole session.",
+    },
     "off": {"action": "store_true", "help": "Skip what asks a model."},
 }
 
@@ -105,7 +112,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.config.getoption("koderz_off"):
         metafunc.parametrize(RESULT, [None], indirect=True, ids=["off"])
         return
-    metafunc.parametrize(RESULT, [(marked, task) for task in marked.tasks], indirect=True, ids=marked.tasks)
+    metafunc.parametrize(
+        RESULT, [(marked, task) for task in marked.tasks], indirect=True, ids=marked.tasks
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -150,14 +159,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     mark = pyfuncitem.get_closest_marker(MARK)
     if mark is None:
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    arguments = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
+    }
     session = pyfuncitem.config.stash[_SESSION]
     if ASK in arguments:
         if not inspect.iscoroutinefunction(pyfuncitem.obj):
             pytest.fail(f"a test that takes {ASK} is written with async def", pytrace=False)
         session.ask(session.marked(mark, pyfuncitem.path), pyfuncitem, arguments)
         return True
-    found, (marked, _) = pyfuncitem.funcargs[RESULT], cast("tuple[Marked, str]", pyfuncitem.callspec.params[RESULT])
+    found, (marked, _) = (
+        pyfuncitem.funcargs[RESULT],
+        cast("tuple[Marked, str]", pyfuncitem.callspec.params[RESULT]),
+    )
     assert isinstance(found, TaskResult)
     _require(found, session.run_of(marked, ()), marked.threshold)
     if inspect.iscoroutinefunction(pyfuncitem.obj):
@@ -167,7 +181,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[Any]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[Any],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports what could not be judged as an error, as pytest does what fails before a test is called."""
     report = yield
     if call.excinfo and call.excinfo.errisinstance(NotJudged):
@@ -233,7 +249,11 @@ class SessionRuns:
         if self._config.getoption("koderz_reuse"):
             settings["reuse"] = True
         settings["tags"] = tuple(dict.fromkeys(("pytest", *settings.get("tags", ()))))
-        told = json.dumps(settings, sort_keys=True, default=lambda value: getattr(value, "__qualname__", str(value)))
+        told = json.dumps(
+            settings,
+            sort_keys=True,
+            default=lambda value: getattr(value, "__qualname__", str(value)),
+        )
         key = hashlib.sha256(told.encode()).hexdigest()[:16]
         name = f"{key} {threshold}"
         return self._marks.setdefault(name, Marked(settings, float(threshold), key))
@@ -253,7 +273,9 @@ class SessionRuns:
                     calls = [item.callspec for item in items if hasattr(item, "callspec")]
                     chosen = [call.params[RESULT] for call in calls if RESULT in call.params]
                     wanted = {task for other, task in chosen if other.key == marked.key}
-                    noted = self._made({**marked.settings, "problems": [t for t in marked.tasks if t in wanted]})
+                    noted = self._made(
+                        {**marked.settings, "problems": [t for t in marked.tasks if t in wanted]}
+                    )
                     path.write_text(json.dumps(noted))
             if "error" in noted:
                 raise NotJudged(f"koderz: {noted['error']}")
@@ -267,7 +289,11 @@ class SessionRuns:
         raised: list[BaseException] = []
         solver = _solver_of(item.obj, arguments, raised)
         settings = {**marked.settings, "suite": _suite_of(item), "solver": solver}
-        with self._locked() if self._config.getoption("koderz_max_cost") is not None else contextlib.nullcontext():
+        with (
+            self._locked()
+            if self._config.getoption("koderz_max_cost") is not None
+            else contextlib.nullcontext()
+        ):
             noted = self._made(settings)
         if "error" in noted:
             raise NotJudged(f"koderz: {noted['error']}")
@@ -313,7 +339,9 @@ def _judged(run: Run, task: str, threshold: float) -> TaskResult:
     faults = [fault for fault in run.faults if fault.get("problem_id") == task]
     found = TaskResult(task, str(run.run_id), results, faults)
     if not found.samples:
-        raise NotJudged(f"{task} was not asked: {run.run_id} is {run.status}{run.reason and f', {run.reason}'}")
+        raise NotJudged(
+            f"{task} was not asked: {run.run_id} is {run.status}{run.reason and f', {run.reason}'}"
+        )
     could = _enough(found.passed + len(faults), found.samples, threshold)
     if could and not _enough(found.passed, found.samples, threshold):
         more = f"run it again with: koderz benchmark retry {run.run_id}"
@@ -329,18 +357,28 @@ def _require(found: TaskResult, run: Run, threshold: float) -> None:
         return
     from koderz.analysis.story import Experiments
 
-    lines = [f"{found.task}: {found.passed} of {found.samples} samples passed, of which {threshold:g} have to"]
+    lines = [
+        f"{found.task}: {found.passed} of {found.samples} samples passed, of which {threshold:g} have to"
+    ]
     lost = next(result for result in found.results if not result.success)
     if run.folder:
         experiments = Experiments(run.folder)
-        outcome = next(each for each in experiments.outcomes if each.experiment_id == lost.experiment_id)
+        outcome = next(
+            each for each in experiments.outcomes if each.experiment_id == lost.experiment_id
+        )
         story = experiments.story(outcome)
         last = story.attempts[-1] if story.attempts else None
         lines += [f"reply: {story.calls[-1].reply}"] if story.calls else []
         lines += [f"read: {last.facts['answer']}"] if last and "answer" in last.facts else []
-        lines += [f"wanted: {last.detail or last.feedback}"] if last and (last.detail or last.feedback) else []
+        lines += (
+            [f"wanted: {last.detail or last.feedback}"]
+            if last and (last.detail or last.feedback)
+            else []
+        )
     lines += [f"verdict: {lost.verdict}{f' ({lost.cause})' if lost.cause else ''}"]
-    lines += [f"in full: koderz benchmark show {found.run_id} --problem {found.task} --sample {lost.sample}"]
+    lines += [
+        f"in full: koderz benchmark show {found.run_id} --problem {found.task} --sample {lost.sample}"
+    ]
     pytest.fail("\n".join(lines), pytrace=False)
 
 
@@ -361,7 +399,9 @@ def _suite_of(item: pytest.Function) -> Any:
     return PytestSuite()
 
 
-def _solver_of(test: Callable[..., Any], arguments: dict[str, Any], raised: list[BaseException]) -> Callable[..., Any]:
+def _solver_of(
+    test: Callable[..., Any], arguments: dict[str, Any], raised: list[BaseException]
+) -> Callable[..., Any]:
     """A solver that calls a test, and keeps what it raises. Its recorded source is the test's."""
     from koderz.errors import Fault
     from koderz.types import Verdict
@@ -378,7 +418,10 @@ def _solver_of(test: Callable[..., Any], arguments: dict[str, Any], raised: list
         return Verdict("passed")
 
     solver.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("task", "ask")]
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in ("task", "ask")
+        ]
     )
     return solver
 

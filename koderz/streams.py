@@ -41,7 +41,11 @@ def open_closed() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(
+                sys,
+                name,
+                open(number, "w" if number else "r", encoding="utf-8", closefd=False),  # noqa: SIM115
+            )
 
 
 def keep_going() -> _Output:
@@ -61,5 +65,7 @@ def exit_code(code: int, output: _Output) -> int:
     sys.stdout.flush()
     if not output.problem:
         return code
-    sys.stderr.write(f"koderz: standard output can't be written ({output.problem}), so not all was shown\n")
+    sys.stderr.write(
+        f"koderz: standard output can't be written ({output.problem}), so not all was shown\n"
+    )
     return code or EXIT_UNSHOWN

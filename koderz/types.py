@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
-from koderz_tracker.records import Headline as Headline  # which a suite declares, and the plan records as they are
+# which a suite declares, and the plan records as they are
+from koderz_tracker.records import Headline as Headline
 from koderz_tracker.records import Measure as Measure
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ class Sampling:
     top_p: float | None = None  # nucleus sampling, from 0 to 1
     seed: int | None = None  # the seed, for servers that take one
     stop: tuple[str, ...] = ()  # texts that end the reply
-    response_format: Mapping[str, Any] | None = None  # the JSON schema that the reply has to conform to
+    # the JSON schema that the reply has to conform to
+    response_format: Mapping[str, Any] | None = None
     reasoning_effort: str | None = None  # how much the model should think: a word of `EFFORTS`
     reasoning_tokens: int | None = None  # the most that it may think, instead of an effort
-    extra_body: Mapping[str, Any] | None = None  # merged into the request, whose own fields give way
+    # merged into the request, whose own fields give way
+    extra_body: Mapping[str, Any] | None = None
 
     @property
     def reasons(self) -> bool:
@@ -108,7 +111,8 @@ class Completion:
     reasoning: str = ""  # kept apart: a field of the wire or a leading <think> block
     tokens_in: int = 0
     tokens_out: int = 0  # reasoning included
-    tokens_reasoning: int | None = None  # of `tokens_out`, as the server counts them; None: it doesn't tell
+    # of `tokens_out`, as the server counts them; None: it doesn't tell
+    tokens_reasoning: int | None = None
     cost: float = 0.0  # US dollars
     cost_known: bool = True
     cost_source: str = ""  # how it is known: "server", "list", "own", "free" or "unknown"
@@ -117,11 +121,14 @@ class Completion:
     model: str = ""  # the model that the server says answered
     retries: int = 0
     throttled: int = 0  # how many of the tries before were refused for load, as with 429
-    adapted: tuple[str, ...] = ()  # what had to be changed for this model, e.g. "temperature dropped"
+    # what had to be changed for this model, e.g. "temperature dropped"
+    adapted: tuple[str, ...] = ()
     raw: str | None = None  # the reply as sent, where `text` had a <think> block cut out of it
-    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as chat completions have them: id, type, function{name, arguments}
+    # as chat completions have them: id, type, function{name, arguments}
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
     body: str = ""  # the server's whole answer, where it is on the wire of the client that asked
-    items: tuple[Mapping[str, Any], ...] = ()  # the turn's items as sent, where later turns have to bring them along
+    # the turn's items as sent, where later turns have to bring them along
+    items: tuple[Mapping[str, Any], ...] = ()
     batch: dict[str, str] | None = None  # {id, custom_id} of the batch that it came in
 
 
@@ -157,7 +164,8 @@ class Verdict:
     """The judge's verdict on one attempt, which `judge` returns to a solver."""
 
     verdict: str  # a VerdictWord, or one of the suite's own `words`
-    cause: str = ""  # assertion, exception:TYPE, cpu, wall, memory, output, killed, syntax, no_code, …
+    # assertion, exception:TYPE, cpu, wall, memory, output, killed, syntax, no_code, …
+    cause: str = ""
     feedback: str = ""  # what the model may be told; holds no hidden test unless the run allows it
     detail: str = ""  # the full explanation, for people
     program: str | None = None  # the program that was judged
@@ -165,9 +173,11 @@ class Verdict:
     metrics: dict[str, float] = field(default_factory=dict)  # numbers by name
     sandbox: str = ""  # what contained the program
     note: str = ""  # a remark of the solver on how it ended
-    artifacts: dict[str, Any] = field(default_factory=dict)  # further texts or bytes that the attempt left, by name
+    # further texts or bytes that the attempt left, by name
+    artifacts: dict[str, Any] = field(default_factory=dict)
     passes: bool = False  # whether a word of the suite's own counts as passed
-    facts: dict[str, Any] = field(default_factory=dict)  # further facts: keys of the result in the summary
+    # further facts: keys of the result in the summary
+    facts: dict[str, Any] = field(default_factory=dict)
     tests_passed: int | None = None  # the number of `tests` that passed, if they were counted
     tests: int | None = None  # the number of tests, if they were counted
     tampering: tuple[str, ...] = ()  # signs of cheating that the judge saw; not recorded
@@ -184,7 +194,9 @@ THOUGHT_CUT = Verdict("error", LENGTH_REASONING, feedback=_CUT, detail=_CUT)
 """The verdict on a reply that ended by its length before any text: its answer would have been anyone's guess."""
 
 
-_CALL = "The reply is a call of a tool, and holds no answer. Write the answer itself, without a call."
+_CALL = (
+    "The reply is a call of a tool, and holds no answer. Write the answer itself, without a call."
+)
 
 CALL_ALONE = Verdict("error", "tool_call", feedback=_CALL, detail=_CALL)
 """The verdict on a reply that is a call of a tool without a text."""
@@ -218,7 +230,8 @@ class Expected(NamedTuple):
     tokens_out: tuple[float, float]
     depth: int = 0  # of a recursion
     instead: str = ""  # the role that is asked where an arm has none such
-    usual: tuple[float, float, float] | None = None  # calls and tokens in and out that are likely; None: unknown
+    # calls and tokens in and out that are likely; None: unknown
+    usual: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +241,21 @@ class Task(Generic[P]):
     id: str  # its name within the suite
     prompt: str = ""  # what is asked
     payload: P = field(repr=False, default=cast("P", None))  # data that only the suite understands
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)  # values that templates of prompts may contain
+    # values that templates of prompts may contain
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
     needs: frozenset[str] = frozenset({JUDGE})  # what has to be available to work on it
     digest: str = ""  # changes with everything that a verdict or a prompt may depend on
-    tokens: int = 0  # the length of texts that its messages only refer to, as far as it is known beforehand
-    groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # properties by which results are broken down
+    # the length of texts that its messages only refer to, as far as it is known beforehand
+    tokens: int = 0
+    # properties by which results are broken down
+    groups: Mapping[str, str] = field(default_factory=dict, repr=False)
     cluster: str = ""  # the text, repository, … that it shares with similar tasks; empty: none
-    apart: bool = False  # whether its results count in no figure, and stand in a part of the summary
-    generated: bool = False  # whether koderz made it up, so that its figures don't belong beside published ones
-    messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; made when the run is planned
+    # whether its results count in no figure, and stand in a part of the summary
+    apart: bool = False
+    # whether koderz made it up, so that its figures don't belong beside published ones
+    generated: bool = False
+    # the first prompt, ready to be sent; made when the run is planned
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +265,8 @@ class Judging:
     timeout: float = 6.0  # CPU seconds
     memory_mb: int = 1024
     feedback: FeedbackKind = "tests"
-    call_timeout: float = 0.0  # CPU seconds of one call of the program; 0: no limit but that of all of them
+    # CPU seconds of one call of the program; 0: no limit but that of all of them
+    call_timeout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

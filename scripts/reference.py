@@ -31,7 +31,7 @@ from koderz_tracker import records, results, summary
 ROOT = Path(__file__).resolve().parent.parent
 
 _PLAIN = {r"Annotated\[(\w+), .+\]": r"\1", r"\bAmount\b": "float", r"\bCount\b": "int", r" \| UnsetType": ""}
-_FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.MULTILINE)
+_FIELD = re.compile(r"((?:^    # .+\n)*)^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.MULTILINE)
 
 
 def commands() -> Iterator[str]:
@@ -124,8 +124,8 @@ def summary_fields() -> Iterator[str]:
 
 def _fields(kind: type, names: set[str] | None = None) -> Iterator[str]:
     """The fields of a class with their types, defaults and comments, as its source has them."""
-    found = [match for match in _FIELD.finditer(inspect.getsource(kind)) if names is None or match[1] in names]
-    rows = [(f"`{m[1]}`", f"`{_type(m[2])}`", m[4] or "") for m in found]
+    found = [match for match in _FIELD.finditer(inspect.getsource(kind)) if names is None or match[2] in names]
+    rows = [(f"`{m[2]}`", f"`{_type(m[3])}`", m[5] or m[1].replace("#", "").strip()) for m in found]
     yield from table(("field", "type", "meaning"), rows)
 
 

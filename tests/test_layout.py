@@ -18,8 +18,8 @@ import grimp
 from tests.conftest import script_module
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 500  # of a module
-MOST_FUNCTION_LINES = 60
+MOST_LINES = 600  # of a module
+MOST_FUNCTION_LINES = 75  # below its signature
 MOST_MODULES = 13  # directly in koderz/
 MOST_LED = 0.01  # of the tests' names, by an article or another function word
 
@@ -33,12 +33,12 @@ def modules() -> list[Any]:
     return [house().read(path) for path in house().all_modules()]
 
 
-def test_modules_are_at_most_500_lines() -> None:
+def test_modules_are_at_most_600_lines() -> None:
     long = {each.name: each.lines for each in modules() if each.lines > MOST_LINES}
     assert not long
 
 
-def test_functions_are_at_most_60_lines() -> None:
+def test_functions_are_at_most_75_lines() -> None:
     long = {
         f"{each.name}:{function}": lines
         for each in modules()

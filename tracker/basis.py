@@ -32,13 +32,18 @@ class Arm(Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] = {}  # parameters of this arm alone
     source: str = ""  # FILE:NAME of a user's own solver
     baseline: str = ""  # the arm that it is compared with; empty: the run's first
-    settings: dict[str, str | None] | None = None  # settings of its suite, secrets replaced; null: the same in all arms
+    # settings of its suite, secrets replaced; null: the same in all arms
+    settings: dict[str, str | None] | None = None
     simulated: bool = False  # whether it asks the simulated model
 
     @property
     def title(self) -> str:
         """The arm's name, without the model where that stands behind it to tell several arms apart."""
-        return self.name.removesuffix(f" · {self.models['main']}") if self.models.get("main") else self.name
+        return (
+            self.name.removesuffix(f" · {self.models['main']}")
+            if self.models.get("main")
+            else self.name
+        )
 
 
 class Cell(Struct, frozen=True):
@@ -68,7 +73,8 @@ class Basis(Struct, frozen=True):
     """The entries of a plan's `details` that belong to no suite."""
 
     digest: str = ""  # of everything that decides on the results
-    matches: Mapping[str, Mapping[str, str]] = {}  # digests that a resumed run has to find again, by kind and name
+    # digests that a resumed run has to find again, by kind and name
+    matches: Mapping[str, Mapping[str, str]] = {}
     prompts: Mapping[str, str] = {}  # templates by name
     expectations: Mapping[str, Mapping[str, Any]] = {}  # by task, under MLflow's names
     questions: Mapping[str, str] = {}  # by task: the beginning of what it asks, for lists of tasks
@@ -76,12 +82,15 @@ class Basis(Struct, frozen=True):
     solvers: Mapping[str, SolverAbout] = {}
     solver_arguments: Mapping[str, Any] = {}
     at_hand: Mapping[str, Any] = {}
-    prices: Mapping[str, Sequence[Any]] = {}  # by model: US dollars a million tokens, in and out, and tiers
+    # by model: US dollars a million tokens, in and out, and tiers
+    prices: Mapping[str, Sequence[Any]] = {}
     base_url_trusted: bool = True
-    untrusted_roles: Sequence[str] = ()  # whose own addresses came from koderz.toml, so that no key goes there
+    # whose own addresses came from koderz.toml, so that no key goes there
+    untrusted_roles: Sequence[str] = ()
     untrusted_models: Sequence[str] = ()  # the same, of models
     memory: MemoryMoment | None = None  # None: no store is looked at
-    documents: Mapping[str, Mapping[str, Any]] = {}  # by the name under which a system has the document's class
+    # by the name under which a system has the document's class
+    documents: Mapping[str, Mapping[str, Any]] = {}
     key_variables: Sequence[str] = ()  # that hold keys of the models' providers
 
 
@@ -91,10 +100,12 @@ class UntilDecided(Struct, frozen=True, kw_only=True):
     arm: str  # with which each other arm is compared
     order: Sequence[str]  # the tasks as they are asked and counted, those of a cluster together
     alpha: float = 0.05  # of all comparisons together
-    margin: float | None = None  # points of rates, else the measure's unit; None: nothing is called similar
+    # points of rates, else the measure's unit; None: nothing is called similar
+    margin: float | None = None
     fewest: Whole = 6  # tasks before anything is claimed
     measure: str = "success"
-    largest: Whole = 0  # tasks of the largest cluster; 0: each task stands alone, or the run is too old to tell
+    # tasks of the largest cluster; 0: each task stands alone, or the run is too old to tell
+    largest: Whole = 0
     samples: Mapping[
         str, Mapping[str, Whole]
     ] = {}  # in a summary, by arm and task; empty: each arm asks each task once
@@ -106,7 +117,8 @@ class Blob(Struct, frozen=True):
     blob: str = ""  # SHA-256, hex; empty: what it stands for is in `data`
     bytes: Whole = 0  # of the text in UTF-8
     binary: bool = False  # no text
-    data: str = ""  # in base64: what is private; what is binary, on its way to or from where it is stored
+    # in base64: what is private; what is binary, on its way to or from where it is stored
+    data: str = ""
     private: str = ""  # of what is encrypted, the SHA-256 as it was
 
     def __str__(self) -> str:
@@ -156,7 +168,10 @@ class _Settings(Struct):
 def check_settings(config: Mapping[str, Any]) -> None:
     """Raises msgspec.ValidationError where a setting that readers of any run look at is of another type."""
     msgspec.convert(config, _Settings)
-    msgspec.convert({name: each for name, each in config.items() if name.endswith("_url")}, dict[str, str | None])
+    msgspec.convert(
+        {name: each for name, each in config.items() if name.endswith("_url")},
+        dict[str, str | None],
+    )
 
 
 def converted(value: Any, kind: type[T]) -> T:

@@ -41,7 +41,9 @@ def batches_in(folder: Path, index: Index | None = None) -> list[Batch]:
     journal = folder / NAME
     found: dict[str, Batch] = {}
     columns = (index or load_index(journal)).columns("code", "length", "offset")
-    for record in read_records(journal, [(offset, length) for code, length, offset in columns if code == _BATCH]):
+    for record in read_records(
+        journal, [(offset, length) for code, length, offset in columns if code == _BATCH]
+    ):
         if isinstance(record, Batch):
             first = found.get(record.name)
             if first and not record.lines:

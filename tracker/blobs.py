@@ -48,9 +48,13 @@ def with_texts(record: Record, change: Callable[[str, Text], Text | None]) -> Re
     texts = {name: getattr(record, name) for name in _TEXTS.get(record.kind, ())}
     changed: dict[str, Any] = {name: change(name, text) for name, text in texts.items() if text}
     if isinstance(record, Attempt) and record.artifacts:
-        changed["artifacts"] = {name: change("artifacts", text) for name, text in record.artifacts.items()}
+        changed["artifacts"] = {
+            name: change("artifacts", text) for name, text in record.artifacts.items()
+        }
     if isinstance(record, Call) and record.items:
-        items = record.items if isinstance(record.items, Blob) else orjson.dumps(record.items).decode()
+        items = (
+            record.items if isinstance(record.items, Blob) else orjson.dumps(record.items).decode()
+        )
         new = change("items", items)
         if new is not items:
             changed["items"] = orjson.loads(new) if isinstance(new, str) else new
@@ -80,15 +84,21 @@ def read_text(text: Text, folder: Path) -> str:
 def read_data(blob: Blob, folder: Path) -> bytes:
     """The bytes that a blob stands for. Raises JournalError if they are gone or others."""
     if not _DIGEST.fullmatch(blob.blob) or not 0 <= blob.bytes <= MOST_BYTES:
-        raise JournalError(f"{folder}: {blob.blob[:64]!r} of {blob.bytes} bytes names no text in blobs/")
+        raise JournalError(
+            f"{folder}: {blob.blob[:64]!r} of {blob.bytes} bytes names no text in blobs/"
+        )
     path = _path(folder, blob.blob)
     try:
         with open_own(path, 3) as packed, gzip.open(packed) as file:
             data = file.read(blob.bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise JournalError(f"{path}: the text {blob.blob[:12]}… is gone from blobs/ ({error})") from None
+        raise JournalError(
+            f"{path}: the text {blob.blob[:12]}… is gone from blobs/ ({error})"
+        ) from None
     if hashlib.sha256(data).hexdigest() != blob.blob:
-        raise JournalError(f"{path}: the text {blob.blob[:12]}… in blobs/ isn't the one that was put there")
+        raise JournalError(
+            f"{path}: the text {blob.blob[:12]}… in blobs/ isn't the one that was put there"
+        )
     return data
 
 
@@ -104,7 +114,9 @@ def fetched(record: Record, folder: Path) -> Record:
     try:
         value = orjson.loads(read_text(msgspec.convert(record.value, Blob), folder))
     except (msgspec.ValidationError, orjson.JSONDecodeError) as error:
-        raise JournalError(f"{folder}: the value of {record.name!r} can't be read: {error}") from None
+        raise JournalError(
+            f"{folder}: the value of {record.name!r} can't be read: {error}"
+        ) from None
     return replace(record, value=value, in_blob=False)
 
 
@@ -120,7 +132,10 @@ def whole(record: Record, folder: Path) -> Record:
     """A copy of the record with every text and value inline, except bytes. Raises JournalError if one is gone."""
     if isinstance(record, Once):
         return fetched(record, folder)
-    return with_texts(record, lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder))
+    return with_texts(
+        record,
+        lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder),
+    )
 
 
 def _store(text: str, folder: Path) -> Text:
@@ -132,7 +147,9 @@ def _store(text: str, folder: Path) -> Text:
 
 def _store_data(data: bytes, folder: Path, *, binary: bool = False) -> Blob:
     if len(data) > MOST_BYTES:
-        raise JournalError(f"a text of {len(data):,} bytes can't be recorded; the most is {MOST_BYTES:,}")
+        raise JournalError(
+            f"a text of {len(data):,} bytes can't be recorded; the most is {MOST_BYTES:,}"
+        )
     blob = Blob(hashlib.sha256(data).hexdigest(), len(data), binary)
     path = _path(folder, blob.blob)
     with contextlib.suppress(JournalError):
@@ -160,7 +177,12 @@ def copy_blobs(folder: Path, to: Path) -> None:
     refuse_links([blobs])
     for path in blobs.iterdir() if blobs.is_dir() else ():
         target = to / "blobs" / path.name
-        if _FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink() and not target.exists():
+        if (
+            _FILE.fullmatch(path.name)
+            and path.is_file()
+            and not path.is_symlink()
+            and not target.exists()
+        ):
             target.parent.mkdir(exist_ok=True)
             copy_file(path, target, path.stat().st_size)
 

@@ -11,7 +11,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from koderz_tracker.clusters import Clusters, clusters_in, clusters_of, count_of, interval_in, members
+from koderz_tracker.clusters import (
+    Clusters,
+    clusters_in,
+    clusters_of,
+    count_of,
+    interval_in,
+    members,
+)
 from koderz_tracker.rates import SHARE, mean_interval, rate_interval, success_interval
 from koderz_tracker.records import Measure
 from koderz_tracker.sequences import SettledOrder, interval_along, rate_along
@@ -31,7 +38,8 @@ class Mean:
 
     mean: float
     interval: tuple[float, float] | None  # 95 %
-    interval_method: str | None  # see `tracker.rates.mean_interval`; without an interval, why, where that is known
+    # see `tracker.rates.mean_interval`; without an interval, why, where that is known
+    interval_method: str | None
     results: int
 
 
@@ -65,7 +73,9 @@ class Slice:
 
 
 def breakdown(
-    plan: Plan, results: Mapping[str, Sequence[Result]], orders: Mapping[str, Sequence[str]] = MappingProxyType({})
+    plan: Plan,
+    results: Mapping[str, Sequence[Result]],
+    orders: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Slice]:
     """The slices of a run, arm by arm: first all tasks, then each property by which the plan groups tasks.
 
@@ -102,7 +112,10 @@ def mean_of(
     if measure.averaged == "geometric" and min(every) > 0:
         logs = {task: [math.log(value) for value in of_task] for task, of_task in values.items()}
         found = mean_of(
-            logs, Measure(name=f"ln {measure.name}", direction=measure.direction), clusters, together=together
+            logs,
+            Measure(name=f"ln {measure.name}", direction=measure.direction),
+            clusters,
+            together=together,
         )
         low, high = found.interval or (None, None)
         bounds = None if low is None or high is None else (math.exp(low), math.exp(high))
@@ -110,7 +123,11 @@ def mean_of(
     is_rate = measure.two_valued and all(value in (0, 1) for value in every)
     # Wilson's limits of rates near 0 and 1 hold too little where they have to hold more than 95 %.
     is_wilsons = is_rate and together == 1
-    estimate = rate_interval if is_wilsons else partial(mean_interval, bounds=bounds_of(measure), together=together)
+    estimate = (
+        rate_interval
+        if is_wilsons
+        else partial(mean_interval, bounds=bounds_of(measure), together=together)
+    )
     interval, method = interval_in(values, clusters, estimate)
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
 
@@ -134,7 +151,9 @@ def bounds_of(measure: Measure) -> tuple[float, float] | None:
         return measure.bounds
     return (
         SHARE
-        if measure.two_valued or measure.unit == "share" or (measure.name == "score" and not measure.unit)
+        if measure.two_valued
+        or measure.unit == "share"
+        or (measure.name == "score" and not measure.unit)
         else None
     )
 
@@ -149,14 +168,19 @@ def by_task(results: Iterable[Result], value: Callable[[Result], _T | None]) -> 
 
 
 def _slices(
-    plan: Plan, by: str, results: Mapping[str, Sequence[Result]], orders: Mapping[str, Sequence[str]]
+    plan: Plan,
+    by: str,
+    results: Mapping[str, Sequence[Result]],
+    orders: Mapping[str, Sequence[str]],
 ) -> Iterator[Slice]:
     values = plan.groups.get(by, [""] * len(plan.tasks))
     if by and len({*values}) < 2:
         return
     value_of = dict(zip(plan.tasks, values, strict=True))
     for value in dict.fromkeys(values):
-        planned = members((task for task in plan.tasks if value_of[task] == value), clusters_in(plan))
+        planned = members(
+            (task for task in plan.tasks if value_of[task] == value), clusters_in(plan)
+        )
         largest = max(map(len, planned))
         for arm, found in results.items():
             if own := [result for result in found if value_of.get(result.problem_id) == value]:
@@ -164,7 +188,9 @@ def _slices(
                 yield _slice(arm, by, value, own, order)
 
 
-def _slice(arm: str, by: str, value: str, members: Sequence[Result], order: Sequence[str] | None) -> Slice:
+def _slice(
+    arm: str, by: str, value: str, members: Sequence[Result], order: Sequence[str] | None
+) -> Slice:
     successes = sum(result.success for result in members)
     passes, clusters = by_task(members, lambda result: result.success), clusters_of(members)
     if order is None:

@@ -22,9 +22,15 @@ class Calibration(Part):
         found: dict[str, Any] = {}
         for arm, of_arm in results.items():
             pairs = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
-            claimed = [(confidence, success) for confidence, success in pairs if confidence is not None]
+            claimed = [
+                (confidence, success) for confidence, success in pairs if confidence is not None
+            ]
             if claimed:
-                found[arm] = {"error": calibration_error(claimed), "answers": len(claimed), "bins": "all"}
+                found[arm] = {
+                    "error": calibration_error(claimed),
+                    "answers": len(claimed),
+                    "bins": "all",
+                }
         return found
 
 

@@ -73,16 +73,34 @@ _OF_REASONS: tuple[tuple[Cause, str], ...] = (
     ("launch_failed", "launch_failed: "),
     ("base_failed", r"(\S+ can't be prepared: )?base_failed: "),
     ("noise", "noise: "),
-    ("unprepared", r"\S+ can't be prepared: |the (model|image) \S+ (can't be fetched|has no package)"),
-    ("user_code", r"the solver (raised|returned|cancelled)|the suite's lesson raised|(ask|grade|judge): |the metric "),
+    (
+        "unprepared",
+        r"\S+ can't be prepared: |the (model|image) \S+ (can't be fetched|has no package)",
+    ),
+    (
+        "user_code",
+        r"the solver (raised|returned|cancelled)|the suite's lesson raised|(ask|grade|judge): |the metric ",
+    ),
     ("diverged", "the solver went another way"),
     ("worker_lost", "its worker on Modal was lost"),
-    ("judge", "the verifier of |the judge's reply|the answer can't be read|tests can't be run by pytest"),
-    ("sandbox", "the WASM manager |the worker of sessions|Out of memory: |the session |session |docker "),
-    ("sandbox", "the sandbox of |the judge doesn't start|--sandbox |the command ended before it began|the disk below "),
+    (
+        "judge",
+        "the verifier of |the judge's reply|the answer can't be read|tests can't be run by pytest",
+    ),
+    (
+        "sandbox",
+        "the WASM manager |the worker of sessions|Out of memory: |the session |session |docker ",
+    ),
+    (
+        "sandbox",
+        "the sandbox of |the judge doesn't start|--sandbox |the command ended before it began|the disk below ",
+    ),
     ("data", r".* (has changed since the run began|has no solution: )|there is no patch number"),
     ("rejected", r"\S+ at \S+: (?!408|409|425|429)4\d\d: |\S+ can't carry a message "),
-    ("unreachable", r"\S+ at \S+: |simulated fault: |\S+ isn't ready after |all \d+ requests failed"),
+    (
+        "unreachable",
+        r"\S+ at \S+: |simulated fault: |\S+ isn't ready after |all \d+ requests failed",
+    ),
 )
 """How reasons begin that were recorded without a cause, by versions up to 0.1."""
 

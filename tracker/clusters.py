@@ -41,7 +41,9 @@ def clusters_of(results: Iterable[Result]) -> dict[str, str]:
 
 def grouped(values: Mapping[str, Sequence[_T]], clusters: Clusters) -> list[list[_T]]:
     """Values of tasks, joined by cluster, in the order in which clusters first appear."""
-    return [[value for task in tasks for value in values[task]] for tasks in members(values, clusters)]
+    return [
+        [value for task in tasks for value in values[task]] for tasks in members(values, clusters)
+    ]
 
 
 def members(tasks: Iterable[str], clusters: Clusters) -> list[list[str]]:
@@ -71,7 +73,9 @@ def no_interval(tasks: int, clusters: int | None) -> str:
 def method_in(method: str, clusters: int | None) -> str:
     """The name of a method, with the number of clusters if tasks are grouped in clusters."""
     return (
-        method if clusters is None else f"{method.replace(_BY_TASK, '').replace(_OF_TASKS, '')}, in {clusters} clusters"
+        method
+        if clusters is None
+        else f"{method.replace(_BY_TASK, '').replace(_OF_TASKS, '')}, in {clusters} clusters"
     )
 
 
@@ -112,24 +116,36 @@ class ChanceEstimate:
     @property
     def text(self) -> str:
         """Per cent, with the interval, as text for people."""
-        limits = " (95% interval {:.1f}% to {:.1f}%)".format(*(100 * x for x in self.interval)) if self.interval else ""
+        limits = (
+            " (95% interval {:.1f}% to {:.1f}%)".format(*(100 * x for x in self.interval))
+            if self.interval
+            else ""
+        )
         return f"{100 * self.value:.1f}%{limits}"
 
 
-def pass_hat_k_in(passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int) -> ChanceEstimate:
+def pass_hat_k_in(
+    passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int
+) -> ChanceEstimate:
     """pass^k over tasks, its interval grouped by cluster as in `interval_in`; each task has at least k samples."""
     chances = {task: [pass_hat_k(len(own), sum(own), k)] for task, own in passes.items()}
     value = fmean(own[0] for own in chances.values())
     if count_of(passes, clusters) is None:
         return ChanceEstimate(value, *pass_hat_k_interval([*passes.values()], k))
-    return ChanceEstimate(value, *interval_in(chances, clusters, partial(mean_interval, bounds=SHARE)))
+    return ChanceEstimate(
+        value, *interval_in(chances, clusters, partial(mean_interval, bounds=SHARE))
+    )
 
 
-def pass_hat_k_of(passes: Mapping[str, Sequence[bool]], clusters: Clusters) -> dict[str, ChanceEstimate]:
+def pass_hat_k_of(
+    passes: Mapping[str, Sequence[bool]], clusters: Clusters
+) -> dict[str, ChanceEstimate]:
     """`{"pass^1": …}` over tasks for each usual k that every task has samples for."""
     return {f"pass^{k}": pass_hat_k_in(passes, clusters, k) for k in usual_ks(passes.values())}
 
 
 def clusters_in(plan: Plan) -> dict[str, str]:
     """The cluster of each task of a plan."""
-    return {task: cluster for task, cluster in zip(plan.tasks, plan.clusters, strict=False) if cluster}
+    return {
+        task: cluster for task, cluster in zip(plan.tasks, plan.clusters, strict=False) if cluster
+    }

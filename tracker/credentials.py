@@ -17,7 +17,8 @@ from koderz_tracker.plain_text import REDACTED, RUN_LENGTH, WORDS, may_hold_toke
 
 Span = tuple[int, int]
 
-_BEFORE, _BEHIND = 64, 1024  # characters of the same line, beside the beginning of a run, that rules are shown
+# characters of the same line, beside the beginning of a run, that rules are shown
+_BEFORE, _BEHIND = 64, 1024
 
 _RUN = re.compile(rf"[A-Za-z0-9_-]{{{RUN_LENGTH},}}")
 _REST = re.compile(r"[A-Za-z0-9_/+=-]*")
@@ -62,23 +63,31 @@ _AWS_SECRET = re.compile(
     r"""(?<![^\s"'`=:,({\[<>])(?=\S{0,39}[0-9])(?=\S{0,39}[A-Z])(?=\S{0,39}[a-z])[A-Za-z0-9/+]{40}(?![^\s"'`:,;.)}\]<>])"""
 )
 _DRAWN = re.compile(
-    r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])(?![0-9a-f]+(?![A-Za-z0-9]))[A-Za-z0-9]{12,}", re.ASCII
+    r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])(?![0-9a-f]+(?![A-Za-z0-9]))[A-Za-z0-9]{12,}",
+    re.ASCII,
 )
 """A run of letters and digits that looks random; digests and names with a number in them are not matched."""
-_CUT = re.compile(r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))[\w+/-]{12,}|(?<![\w+/-])[\w+/-]{12,}(?=\.\.\.| ?…)", re.ASCII)
+_CUT = re.compile(
+    r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))[\w+/-]{12,}|(?<![\w+/-])[\w+/-]{12,}(?=\.\.\.| ?…)", re.ASCII
+)
 """The beginning or end of a run of letters that was shortened in its middle, as in a judge's messages."""
 _CUT_HEX = re.compile(
     r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))(?:\w{0,8}[_-])?[0-9a-f]{20,}|\b(?:\w{1,8}_)?[0-9a-f]{20,}(?=\.\.\.| ?…)"
 )
-_RANDOM = 4.3  # bits a character: names and paths have less, and forty that were drawn at random 4.8
-_UNUSED = frozenset({"Public IP (ipv4)", "Private Key", "Basic Auth Credentials"})  # none, or found otherwise
+# bits a character: names and paths have less, and forty that were drawn at random 4.8
+_RANDOM = 4.3
+# none, or found otherwise
+_UNUSED = frozenset({"Public IP (ipv4)", "Private Key", "Basic Auth Credentials"})
 
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
-    r"|(?<![\w+/=\\\s])[\w+/=\\\s]{0,8000}-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----",  # of one cut before it
+    # of one cut before it
+    r"|(?<![\w+/=\\\s])[\w+/=\\\s]{0,8000}-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----",
     re.DOTALL,
 )
-_URL_CREDENTIALS = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://([^/\s@\"']{1,512})@", re.IGNORECASE)
+_URL_CREDENTIALS = re.compile(
+    r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://([^/\s@\"']{1,512})@", re.IGNORECASE
+)
 _AUTHORIZATION = re.compile(
     r"""(?:\bauthorization["']?\s*[:=]\s*["']?(?:[a-z][a-z0-9-]{1,20}\s+)?|\bbearer\s+|\bapi-key\s+)"""
     r"""([A-Za-z0-9+/=._~-]{8,})""",
@@ -94,7 +103,8 @@ _ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 _CALLED = re.compile(
-    rf"""(?:env|setdefault)\(\s*(\\{{0,8}}["']){_NAME}\1\s*,\s*(\\{{0,8}}["'])(.{{4,4096}}?)\2""", re.IGNORECASE
+    rf"""(?:env|setdefault)\(\s*(\\{{0,8}}["']){_NAME}\1\s*,\s*(\\{{0,8}}["'])(.{{4,4096}}?)\2""",
+    re.IGNORECASE,
 )
 """As in `os.environ.setdefault("API_KEY", "…")`, or `putenv` and `setenv` in its place."""
 _OPTION = re.compile(
@@ -104,7 +114,9 @@ _OPTION = re.compile(
 _QUERY = re.compile(
     r"""(?:[?&;]|(?:\b|(?<=\\[nrt]))(?:sig|session|auth)(?==))(?:[\w.-]*(?:key|sig|signature|session|auth|code)=|=)([\w%+/=.~-]{12,})"""
 )
-_SPOKEN = re.compile(r"""\bpass(?:word|phrase|wd)\s+is\s+["']?((?=[^\s"']*[\d\W])[^\s"',;]{6,})""", re.IGNORECASE)
+_SPOKEN = re.compile(
+    r"""\bpass(?:word|phrase|wd)\s+is\s+["']?((?=[^\s"']*[\d\W])[^\s"',;]{6,})""", re.IGNORECASE
+)
 SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
 _TELLING = re.compile(
     r"(?:(?:api|access|private|account|subscription|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase"
@@ -115,7 +127,8 @@ _TELLING = re.compile(
 """A quick test: without a match in the lower-cased text, no pattern of names can match."""
 _TELLING_WORDS = (*(word for word in WORDS if word != "cookie"), "signature=", "code=")
 """One of these is in each match of `_TELLING`: looking for them takes a twentieth of the time."""
-_CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")  # a name, an attribute, the beginning of more
+# a name, an attribute, the beginning of more
+_CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")
 _CONSTANTS = frozenset({"None", "True", "False", "null", "true", "false", "..."})
 
 
@@ -138,12 +151,20 @@ def tokens(text: str) -> list[Span]:
 
 
 def _in_line(text: str, first: int, last: int) -> list[Span]:
-    spans = [match.span() for find in (_PREFIXED, _CUT_HEX) for match in find.finditer(text, first, last)]
+    spans = [
+        match.span() for find in (_PREFIXED, _CUT_HEX) for match in find.finditer(text, first, last)
+    ]
     line = text[first:last]
     if _DRAWN.search(line):
-        spans += [match.span() for match in _AWS_SECRET.finditer(text, first, last) if _is_random(match[0])]
+        spans += [
+            match.span()
+            for match in _AWS_SECRET.finditer(text, first, last)
+            if _is_random(match[0])
+        ]
         spans += [match.span() for match in _PAIR.finditer(text, first, last) if _is_pair(match)]
-        spans += [match.span() for match in _CUT.finditer(text, first, last) if _DRAWN.search(match[0])]
+        spans += [
+            match.span() for match in _CUT.finditer(text, first, last) if _DRAWN.search(match[0])
+        ]
         spans += [_secret(match, first) for rule in _rules() for match in rule.finditer(line)]
     return sorted((start, _end_of_run(text, end)) for start, end in spans)
 
@@ -173,7 +194,10 @@ def _is_pair(match: re.Match[str]) -> bool:
 
 def _secret(match: re.Match[str], offset: int) -> Span:
     """The span of the match's group that is the secret, else of the whole match without its border."""
-    group = max(range(len(match.groups()) + 1), key=lambda number: number and len(match[number] or "") >= RUN_LENGTH)
+    group = max(
+        range(len(match.groups()) + 1),
+        key=lambda number: number and len(match[number] or "") >= RUN_LENGTH,
+    )
     start, end = match.span(group)
     found = match[group]
     start += len(found) - len(found.lstrip(" \t\"'=:"))
@@ -188,7 +212,11 @@ def _rules() -> list[re.Pattern[str]]:
     from detect_secrets.plugins.base import RegexBasedDetector
 
     kinds: dict[str, type] = get_mapping_from_secret_type_to_class()
-    used = [kind for name, kind in kinds.items() if issubclass(kind, RegexBasedDetector) and name not in _UNUSED]
+    used = [
+        kind
+        for name, kind in kinds.items()
+        if issubclass(kind, RegexBasedDetector) and name not in _UNUSED
+    ]
     return [rule for kind in used for rule in kind().denylist]
 
 
@@ -199,7 +227,11 @@ def private_keys(text: str) -> Sequence[Span]:
 
 def user_parts(text: str) -> Sequence[Span]:
     """The spans of credentials in addresses: `user:password` or a token."""
-    return [match.span(1) for match in _URL_CREDENTIALS.finditer(text)] if "@" in text and "://" in text else ()
+    return (
+        [match.span(1) for match in _URL_CREDENTIALS.finditer(text)]
+        if "@" in text and "://" in text
+        else ()
+    )
 
 
 def named_values(text: str) -> Sequence[Span]:
@@ -207,10 +239,16 @@ def named_values(text: str) -> Sequence[Span]:
     lowered = text.lower()
     if not any(word in lowered for word in _TELLING_WORDS) or not _TELLING.search(lowered):
         return ()
-    spans = [match.span(1) for find in (_AUTHORIZATION, _OPTION, _SPOKEN) for match in find.finditer(text)]
+    spans = [
+        match.span(1)
+        for find in (_AUTHORIZATION, _OPTION, _SPOKEN)
+        for match in find.finditer(text)
+    ]
     spans += [match.span(3) for match in _CALLED.finditer(text)]
     spans += [match.span(1) for match in _QUERY.finditer(text) if _is_drawn(match[1])]
-    spans += [match.span(5 if match[4] else 6) for match in _ASSIGNED.finditer(text) if _is_secret(match)]
+    spans += [
+        match.span(5 if match[4] else 6) for match in _ASSIGNED.finditer(text) if _is_secret(match)
+    ]
     return sorted(spans)
 
 
@@ -234,5 +272,10 @@ def _is_secret(match: re.Match[str]) -> bool:
     return len(value) >= 4
 
 
-FINDERS: Sequence[Callable[[str], Sequence[Span]]] = (private_keys, user_parts, tokens, named_values)
+FINDERS: Sequence[Callable[[str], Sequence[Span]]] = (
+    private_keys,
+    user_parts,
+    tokens,
+    named_values,
+)
 """All finders, in the order in which they are applied."""

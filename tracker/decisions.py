@@ -43,7 +43,9 @@ def decisions_in(folder: Path, index: Index | None = None) -> dict[str, Decision
     journal = folder / NAME
     columns = (index or load_index(journal)).columns("code", "length", "offset")
     found: dict[str, Decision] = {}
-    for record in read_records(journal, [(offset, length) for code, length, offset in columns if code == _DECISION]):
+    for record in read_records(
+        journal, [(offset, length) for code, length, offset in columns if code == _DECISION]
+    ):
         if isinstance(record, Decision) and not (record.b in found and found[record.b].is_final):
             found[record.b] = record
     return found
@@ -51,7 +53,9 @@ def decisions_in(folder: Path, index: Index | None = None) -> dict[str, Decision
 
 def are_decided(plan: Plan, found: Mapping[str, Decision]) -> bool:
     """Whether every comparison of a run is decided for good; also of one that has none to decide."""
-    others = [arm.name for arm in plan.arms if plan.until_decided and arm.name != plan.until_decided.arm]
+    others = [
+        arm.name for arm in plan.arms if plan.until_decided and arm.name != plan.until_decided.arm
+    ]
     return all(name in found and found[name].is_final for name in others)
 
 

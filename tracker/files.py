@@ -27,7 +27,8 @@ def open_own(path: Path | str, names: int = 1) -> IO[bytes]:
     Whoever made the folder could have any file read by them. Raises OSError, as for a file that can't be read.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    above, parts = str(path), list[str]()  # as text: for 10,000 runs, a Path each costs more than the reading
+    # as text: for 10,000 runs, a Path each costs more than the reading
+    above, parts = str(path), list[str]()
     for _ in range(names):
         above, part = os.path.split(above)
         parts.insert(0, part)
@@ -127,7 +128,11 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 def links_in(folder: Path) -> list[Path]:
     """The symbolic links in a folder and its subfolders, relative to it. None of them is followed."""
-    found = [Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+    found = [
+        Path(place, name)
+        for place, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    ]
     return [path.relative_to(folder) for path in found if path.is_symlink()]
 
 

@@ -11,7 +11,16 @@ from koderz_tracker.errors import JournalError
 from koderz_tracker.files import open_own
 from koderz_tracker.index import read, unreadable
 from koderz_tracker.journal import NAME
-from koderz_tracker.records import Call, Compute, Experiment, Fault, Finished, Record, Resumed, as_dict
+from koderz_tracker.records import (
+    Call,
+    Compute,
+    Experiment,
+    Fault,
+    Finished,
+    Record,
+    Resumed,
+    as_dict,
+)
 from koderz_tracker.tally import FAULTED, JUDGED, PASSED, Tally
 
 _REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULTED, JUDGED, PASSED)}
@@ -21,7 +30,9 @@ _REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULT
 class Follower:
     """Counts a run's records as they come: whole lines of its journal, and lines that are only on an engine yet."""
 
-    def __init__(self, folder: Path, heard: Callable[[Mapping[str, object]], None] = lambda _: None) -> None:
+    def __init__(
+        self, folder: Path, heard: Callable[[Mapping[str, object]], None] = lambda _: None
+    ) -> None:
         """`heard` is called once with the fields of each line."""
         self.tally: Tally[str] = Tally()
         self.tokens_out = 0
@@ -31,8 +42,10 @@ class Follower:
         self._offset = 0
         self._begun: set[str] = set()
         self._heard = heard
-        self._folded: set[int] = set()  # hashes of lines, so that one that stands there twice counts once
-        self._elsewhere: set[tuple[object, ...]] = set()  # lines that weren't in the journal when they were folded
+        # hashes of lines, so that one that stands there twice counts once
+        self._folded: set[int] = set()
+        # lines that weren't in the journal when they were folded
+        self._elsewhere: set[tuple[object, ...]] = set()
         self._away: set[str] = set()  # experiments whose outcomes aren't in the journal
         self._since = time.monotonic()
         self._first: tuple[int, int] | None = None  # experiments and tokens at the first look
@@ -113,7 +126,8 @@ class Follower:
                 self._begun.clear()
             case Resumed():
                 self.ended = ""
-                self._begun.clear()  # none that an earlier session left in flight is worked on as such
+                # none that an earlier session left in flight is worked on as such
+                self._begun.clear()
                 self.tally.reopen(_REDONE.get(record.how, ()))
 
 

@@ -26,7 +26,17 @@ import msgspec
 
 from koderz_tracker.errors import JournalError
 from koderz_tracker.files import open_own, pieces
-from koderz_tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of, time_of
+from koderz_tracker.records import (
+    KINDS,
+    Call,
+    Compute,
+    Experiment,
+    LongMessage,
+    Record,
+    decode,
+    kind_of,
+    time_of,
+)
 
 CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])
@@ -41,7 +51,11 @@ DOUBLED, DAMAGED = 253, 254
 _NAMES = tuple(KINDS)
 _UNKNOWN = 255
 _FORMATS = dict(
-    zip(("code", "success", "check", "length", "offset", "experiment", "cost", "crc"), "BBHIQQdI", strict=True)
+    zip(
+        ("code", "success", "check", "length", "offset", "experiment", "cost", "crc"),
+        "BBHIQQdI",
+        strict=True,
+    )
 )
 _ENTRY = struct.Struct("<" + "".join(_FORMATS.values()))
 _MAGIC = b"koderz-index-6  "
@@ -56,7 +70,8 @@ class IndexEntry(NamedTuple):
     check: int  # see `pack`
     length: int  # bytes, newline included
     offset: int
-    experiment: int  # the hex digits of its id; of a message, the first 64 bits of its digest; else 0
+    # the hex digits of its id; of a message, the first 64 bits of its digest; else 0
+    experiment: int
     cost: float  # US dollars, of a call or of compute
     crc: int  # CRC-32 of the journal from its first byte to the end of this line
 
@@ -158,7 +173,8 @@ class Index:
 
     packed: bytes
     end: int  # bytes of the journal that are whole lines
-    cached: int  # bytes of `packed` that the file beside the journal holds; 0 where it has to be made anew
+    # bytes of `packed` that the file beside the journal holds; 0 where it has to be made anew
+    cached: int
     check: int  # of `packed`
     torn: int | None = None  # where a last line begins that can't be read, which is not in `packed`
 
@@ -175,7 +191,9 @@ class Index:
         """The offsets of the lines that can't be read."""
         found = [] if self.torn is None else [self.torn]
         if self.count(DAMAGED):
-            found = [offset for code, offset in self.columns("code", "offset") if code == DAMAGED] + found
+            found = [
+                offset for code, offset in self.columns("code", "offset") if code == DAMAGED
+            ] + found
         return found
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
@@ -185,14 +203,24 @@ class Index:
     def ends(self) -> Iterator[tuple[int, int]]:
         """Offset and length of the line that last ended each experiment."""
         lines = self.columns("code", "length", "offset", "experiment")
-        last = {subject: offset << 32 | length for code, length, offset, subject in lines if code in ENDS}
-        return ((both >> 32, both & 0xFFFFFFFF) for both in last.values())  # one number each: there may be many
+        last = {
+            subject: offset << 32 | length
+            for code, length, offset, subject in lines
+            if code in ENDS
+        }
+        # one number each: there may be many
+        return ((both >> 32, both & 0xFFFFFFFF) for both in last.values())
 
     def grouped(self) -> Spans:
         """The lines of each experiment, and those of each long message by its number, for reading in any order."""
         import numpy as np  # which most commands have no need of
 
-        order = np.dtype({"names": [*_FORMATS], "formats": ["u1", "u1", "<u2", "<u4", "<u8", "<u8", "<f8", "<u4"]})
+        order = np.dtype(
+            {
+                "names": [*_FORMATS],
+                "formats": ["u1", "u1", "<u2", "<u4", "<u8", "<u8", "<f8", "<u4"],
+            }
+        )
         lines = np.frombuffer(self.packed, dtype=order)
         counted = lines[~np.isin(lines["code"], [DOUBLED, DAMAGED])]
         counted = counted[counted["experiment"] != 0]
@@ -233,8 +261,12 @@ class Spans:
 
 def _rows(entries: Any, number: int) -> list[tuple[int, int]]:
     numbers = entries["experiment"]
-    begin, end = (int(numbers.searchsorted(numbers.dtype.type(number), side)) for side in ("left", "right"))
-    return [(int(offset), int(length)) for offset, length in entries[["offset", "length"]][begin:end]]
+    begin, end = (
+        int(numbers.searchsorted(numbers.dtype.type(number), side)) for side in ("left", "right")
+    )
+    return [
+        (int(offset), int(length)) for offset, length in entries[["offset", "length"]][begin:end]
+    ]
 
 
 def index_path(journal: Path) -> Path:
@@ -251,8 +283,14 @@ def load_index(journal: Path) -> Index:
         with _mapped(journal) as data:
             newline = data.find(b"\n") + 1
             if not newline:
-                raise JournalError(f"{journal}: byte 0: no whole line, so no plan; the run can't be picked up")
-            cached = _read_cache(index_path(journal), journal, header(data[:newline])) if _IS_CACHED.get() else b""
+                raise JournalError(
+                    f"{journal}: byte 0: no whole line, so no plan; the run can't be picked up"
+                )
+            cached = (
+                _read_cache(index_path(journal), journal, header(data[:newline]))
+                if _IS_CACHED.get()
+                else b""
+            )
             last = _last_of(cached) if cached else _BEFORE
             tail = list(_scan(data, sum(last.span), last.crc))
             torn = None
@@ -270,7 +308,9 @@ def load_index(journal: Path) -> Index:
             message = f"byte {damaged[0]}: 1 line can't be read and is left out"
         else:
             message = f"byte {damaged[0]}: {len(damaged)} lines from here on can't be read and are left out"
-        tell(f"{journal}: {message}; a copy without damage: koderz doctor --repair {journal.parent.name}")
+        tell(
+            f"{journal}: {message}; a copy without damage: koderz doctor --repair {journal.parent.name}"
+        )
     return index
 
 
@@ -311,7 +351,9 @@ def read_records(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[Re
         try:
             record = decode(line)
         except JournalError as error:
-            raise JournalError(f"{journal}: byte {offset}: {error}; it was changed while it was read") from None
+            raise JournalError(
+                f"{journal}: byte {offset}: {error}; it was changed while it was read"
+            ) from None
         if record is not None:
             yield record
 
@@ -342,7 +384,9 @@ def _scan(data: mmap.mmap | bytes, start: int, crc: int) -> Iterator[IndexEntry]
         start, crc = newline, entry.crc
 
 
-def _without_doubles(tail: list[IndexEntry], cached: bytes, data: mmap.mmap | bytes) -> list[IndexEntry]:
+def _without_doubles(
+    tail: list[IndexEntry], cached: bytes, data: mmap.mmap | bytes
+) -> list[IndexEntry]:
     """The entries after the cached ones; a line that is also in an earlier place is marked as repeated."""
 
     def line(offset: int, length: int) -> int:
@@ -351,12 +395,18 @@ def _without_doubles(tail: list[IndexEntry], cached: bytes, data: mmap.mmap | by
     alike = {(entry.code, entry.length, entry.experiment) for entry in tail} if cached else set()
     names = ("code", "length", "offset", "experiment")
     columns = _columns(cached, names) if tail else ()
-    seen = {line(offset, length) for code, length, offset, subject in columns if (code, length, subject) in alike}
+    seen = {
+        line(offset, length)
+        for code, length, offset, subject in columns
+        if (code, length, subject) in alike
+    }
     found = []
     for entry in tail:
         digest = line(*entry.span)
         is_double = digest in seen and entry.code != DAMAGED
-        found.append(entry._replace(code=DOUBLED, success=0, experiment=0, cost=0.0) if is_double else entry)
+        found.append(
+            entry._replace(code=DOUBLED, success=0, experiment=0, cost=0.0) if is_double else entry
+        )
         seen.add(digest)
     return found
 
@@ -391,5 +441,7 @@ def _last_of(packed: bytes) -> IndexEntry:
 
 def _columns(packed: bytes, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     """The named fields of packed entries. Other fields are declared as padding, which costs no time."""
-    fields = (form if name in names else f"{struct.calcsize(form)}x" for name, form in _FORMATS.items())
+    fields = (
+        form if name in names else f"{struct.calcsize(form)}x" for name, form in _FORMATS.items()
+    )
     return struct.iter_unpack("<" + "".join(fields), packed)

@@ -43,10 +43,12 @@ class Journal:
 
         `on_durable` is called for each line, in order, on the event loop, before its writer goes on.
         """
-        from asyncio import get_running_loop  # 20 ms, which whoever only reads journals has not to spend
+        # 20 ms, which whoever only reads journals has not to spend
+        from asyncio import get_running_loop
 
         self.path = path
-        self.on_lines: Callable[[bytes], None] | None = None  # called with lines that became durable, after on_durable
+        # called with lines that became durable, after on_durable
+        self.on_lines: Callable[[bytes], None] | None = None
         self._on_durable = on_durable
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._size, self._crc = index.end, index.last.crc
@@ -58,7 +60,9 @@ class Journal:
         self._closing = False
         self._error: StorageError | None = None
         self._loop = get_running_loop()
-        self._thread = threading.Thread(target=self._write_groups, name="koderz-journal", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_groups, name="koderz-journal", daemon=True
+        )
         self._thread.start()
 
     async def append(self, records: Sequence[Record]) -> None:
@@ -126,7 +130,9 @@ class Journal:
         if self._index is None:
             return
         try:
-            packed, self._check = pack((entry for write in group for entry in write.entries), self._check)
+            packed, self._check = pack(
+                (entry for write in group for entry in write.entries), self._check
+            )
             _write_all(self._index, packed)
         except OSError:  # the cache is not worth a run; what it lacks is read off the journal
             os.close(self._index)

@@ -18,8 +18,10 @@ class Measure(Struct, frozen=True):
     direction: Literal["higher", "lower"]  # which is better
     unit: str = ""
     two_valued: bool = False  # only ever 0 or 1
-    average: Literal["", "arithmetic", "geometric", "median"] = ""  # empty: geometric of TIMES, else arithmetic
-    bounds: tuple[float, float] | None = None  # of its values; None: of a share 0 and 1, else unknown
+    # empty: geometric of TIMES, else arithmetic
+    average: Literal["", "arithmetic", "geometric", "median"] = ""
+    # of its values; None: of a share 0 and 1, else unknown
+    bounds: tuple[float, float] | None = None
 
     @property
     def averaged(self) -> str:
@@ -35,7 +37,8 @@ class Headline(Struct, frozen=True):
     """The figure that stands for an arm in lists and titles, and other settings of its system's runs."""
 
     measure: str = PASSES  # that, or a measure that the suite declares
-    passed: str = "passed"  # what is said of experiments that pass; empty: they neither pass nor fail
+    # what is said of experiments that pass; empty: they neither pass nor fail
+    passed: str = "passed"
     panels: Sequence[str] | None = None  # of the report; None: all
 
 

@@ -10,7 +10,15 @@ from typing import Literal
 from koderz_tracker.blobs import copy_blobs, copy_file, fetched, whole
 from koderz_tracker.errors import JournalError, KoderzError, StorageError
 from koderz_tracker.files import pieces, whole_folder, write_whole
-from koderz_tracker.index import DAMAGED, DOUBLED, IndexEntry, index_path, load_index, read, read_spans
+from koderz_tracker.index import (
+    DAMAGED,
+    DOUBLED,
+    IndexEntry,
+    index_path,
+    load_index,
+    read,
+    read_spans,
+)
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import RUN_ID, lock_run, read_plan, run_folders
 from koderz_tracker.sinks import JSON
@@ -74,7 +82,9 @@ def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
                     write_summary(own)
             return Merged(run_id, what)
     except OSError as error:
-        raise StorageError(f"{own} can't be written ({error.strerror}); what is here is as it was") from None
+        raise StorageError(
+            f"{own} can't be written ({error.strerror}); what is here is as it was"
+        ) from None
 
 
 def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
@@ -97,7 +107,10 @@ def _relation(folder: Path, end: int, own: Path) -> What:
     """The relation of the run here to the foreign one: "extended" if the foreign journal continues it."""
     ours = load_index(own / NAME).end
     both = min(ours, end)
-    if not all(one == other for one, other in zip(pieces(folder / NAME, both), pieces(own / NAME, both), strict=True)):
+    if not all(
+        one == other
+        for one, other in zip(pieces(folder / NAME, both), pieces(own / NAME, both), strict=True)
+    ):
         raise ConflictError(
             f"{own.name}: the journal in {folder} and the one here have different records; both are left unchanged"
         )
@@ -112,9 +125,11 @@ class Repaired:
 
     folder: Path | None
     kept: int  # lines; these names are keys of the JSON of `koderz doctor --repair`
-    damaged: Sequence[tuple[int, int, str]]  # lines left out: their first byte, their bytes, what is wrong
+    # lines left out: their first byte, their bytes, what is wrong
+    damaged: Sequence[tuple[int, int, str]]
     doubled: Sequence[int]  # first bytes of lines that stand there twice, of which one is kept
-    lost: Sequence[str]  # texts that are gone from blobs/, by the line that names them, which is kept
+    # texts that are gone from blobs/, by the line that names them, which is kept
+    lost: Sequence[str]
 
 
 def repair(folder: Path) -> Repaired:
@@ -150,7 +165,9 @@ def repair(folder: Path) -> Repaired:
             copy_blobs(folder, draft)
             write_whole(draft / NAME, read_spans(journal, [entry.span for entry in sound]))
     except OSError as error:
-        raise StorageError(f"{target} can't be written ({error.strerror}); the run itself is as it was") from None
+        raise StorageError(
+            f"{target} can't be written ({error.strerror}); the run itself is as it was"
+        ) from None
     return Repaired(target, len(sound), damaged, doubled, lost)
 
 

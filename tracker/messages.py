@@ -28,14 +28,22 @@ def text_of(message: Mapping[str, Any]) -> str:
     if isinstance(content, str) and len(message) == len(_PLAIN):
         return content
     parts = [content if isinstance(content, str) else "\n".join(map(_part, content or ()))]
-    parts += [f"{name}: {orjson.dumps(value).decode()}" for name, value in message.items() if name not in _PLAIN]
+    parts += [
+        f"{name}: {orjson.dumps(value).decode()}"
+        for name, value in message.items()
+        if name not in _PLAIN
+    ]
     return "\n".join(filter(None, parts))
 
 
 def letters_of(message: Mapping[str, Any]) -> int:
     """The number of characters of text in a message, names included; encoded pictures count as 0."""
     content = message.get("content")
-    return len(content) if isinstance(content, str) and len(message) == len(_PLAIN) else _letters(message)
+    return (
+        len(content)
+        if isinstance(content, str) and len(message) == len(_PLAIN)
+        else _letters(message)
+    )
 
 
 def is_picture(text: str) -> bool:
@@ -61,7 +69,10 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
 
     `stored` holds the first 64 bits of each digest and is brought up to date.
     """
-    if all(_is_plain(message) and len(message["content"]) <= MESSAGE_BYTES // 4 for message in call.messages):
+    if all(
+        _is_plain(message) and len(message["content"]) <= MESSAGE_BYTES // 4
+        for message in call.messages
+    ):
         return [call]
     new: list[LongMessage | Call] = []
     messages: list[dict[str, Any]] = []
@@ -74,7 +85,9 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
             messages += group
             continue
         digest, role = digest_of(text), group[0]["role"]
-        messages.append({"role": role, "digest": digest, "bytes": size, **({} if is_plain else {"json": True})})
+        messages.append(
+            {"role": role, "digest": digest, "bytes": size, **({} if is_plain else {"json": True})}
+        )
         if int(digest[:16], 16) not in stored:
             stored.add(int(digest[:16], 16))
             new.append(LongMessage(digest=digest, role=role, content=text))
@@ -114,4 +127,6 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 def _part(part: Any) -> str:
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
-    return f"[{part.get('name') or part.get('type', 'part')}]" if isinstance(part, dict) else str(part)
+    return (
+        f"[{part.get('name') or part.get('type', 'part')}]" if isinstance(part, dict) else str(part)
+    )

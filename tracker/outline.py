@@ -17,7 +17,8 @@ class Outline:
 
     def __init__(self, entries: Iterable[IndexEntry]) -> None:
         self.calibrations: list[tuple[int, int]] = []
-        self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
+        # after the plan: a session's last line, the next one's first, …
+        self.session_ends: list[tuple[int, int]] = []
         self.last_known = (0, 0)  # the last line of a kind that this version knows
         costs: list[float] = []
         before = (0, 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 REDACTED = "[redacted]"
 
-RUN_LENGTH = 16  # characters of the shortest run of letters and digits that a token could be part of
+# characters of the shortest run of letters and digits that a token could be part of
+RUN_LENGTH = 16
 _SOME_RUN = b"x" * RUN_LENGTH
 _IN_RUNS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _CLASSES = bytes(ord("x") if code in _IN_RUNS else ord(" ") for code in range(256))

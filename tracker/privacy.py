@@ -95,25 +95,37 @@ class Privacy:
         if isinstance(value, Mapping) and all(map(_NAME.fullmatch, value)):
             if is_reference(value):
                 return value
-            return {name: item if _is_clear(name, item) else self._value(item) for name, item in value.items()}
+            return {
+                name: item if _is_clear(name, item) else self._value(item)
+                for name, item in value.items()
+            }
         if not isinstance(value, str | Mapping) or not value:
             return value
         data = orjson.dumps(value)
         return {"private": _digest(data), "data": _coded(xored(data, self.key))}
 
     def _open_value(self, value: Any) -> Any:
-        return _replaced(value, lambda private: orjson.loads(self._decrypted(private["private"], private["data"])))
+        return _replaced(
+            value,
+            lambda private: orjson.loads(self._decrypted(private["private"], private["data"])),
+        )
 
     def _decrypted(self, digest: str, coded: str) -> bytes:
         data = xored(base64.b64decode(coded), self.key)
         if _digest(data) != digest:
-            raise KoderzError("what the journal holds of private texts was encrypted with another key than this one")
+            raise KoderzError(
+                "what the journal holds of private texts was encrypted with another key than this one"
+            )
         return data
 
 
 def is_private(value: object) -> bool:
     """Whether a JSON value stands for a private text."""
-    return isinstance(value, Mapping) and value.keys() == {"private", "data"} and isinstance(value["private"], str)
+    return (
+        isinstance(value, Mapping)
+        and value.keys() == {"private", "data"}
+        and isinstance(value["private"], str)
+    )
 
 
 def is_reference(value: Mapping[str, Any]) -> bool:
@@ -146,7 +158,11 @@ def public_reason(reason: str) -> str:
 
 
 def _is_clear(name: str, value: object) -> bool:
-    return name in _CLEAR and isinstance(value, str) and re.fullmatch(r"[\w./-]{1,80}", value) is not None
+    return (
+        name in _CLEAR
+        and isinstance(value, str)
+        and re.fullmatch(r"[\w./-]{1,80}", value) is not None
+    )
 
 
 def _digest(data: bytes) -> str:

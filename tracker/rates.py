@@ -18,10 +18,12 @@ HEAVY_TAIL = f"{LOG_STUDENT}, its upper limit Cox's for lognormal amounts, since
 STUDENT = "Student's t of tasks"
 SHARE = (0.0, 1.0)
 PASS_AT = (1, 2, 5, 10, 25, 50, 100)
-_FEWEST_TASKS = 4  # below, Student's t is too wide to say anything, and the series below too far off
+# below, Student's t is too wide to say anything, and the series below too far off
+_FEWEST_TASKS = 4
 _Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 _HEAVY = (
-    0.8  # standard deviation of logarithms from which a tail is heavy, and the most that they may be skew downwards
+    # standard deviation of logarithms from which a tail is heavy, and the most that they may be skew downwards
+    0.8
 )
 _UNSEEN = 0.85  # see `_bounded`
 _MOST_WEIGHT = 1e6  # of a beta distribution: beyond, its quantiles lie within 0.001 of its mean
@@ -82,7 +84,9 @@ def mean_interval(
     if min(map(min, filter(None, values))) < 0:
         return (mean - half, mean + half), STUDENT
     factor = math.exp(half / mean)
-    if (beyond := _heavy_limit([statistics.fmean(group) for group in values if group], z)) > mean * factor:
+    if (
+        beyond := _heavy_limit([statistics.fmean(group) for group in values if group], z)
+    ) > mean * factor:
         return (mean / factor, beyond), HEAVY_TAIL
     return (mean / factor, mean * factor), LOG_STUDENT
 
@@ -99,7 +103,9 @@ def _heavy_limit(amounts: Sequence[float], z: float) -> float:
     centre, variance, n = statistics.fmean(logs), statistics.variance(logs), len(logs)
     # Amounts that pile up towards 0, as exponential ones do, have logarithms with a long lower tail.
     skewness = (
-        statistics.fmean((log - centre) ** 3 for log in logs) / statistics.pvariance(logs) ** 1.5 if variance else 0
+        statistics.fmean((log - centre) ** 3 for log in logs) / statistics.pvariance(logs) ** 1.5
+        if variance
+        else 0
     )
     if variance < _HEAVY**2 or skewness < -_HEAVY:
         return 0.0
@@ -112,11 +118,15 @@ def bounded_interval(
 ) -> Interval:
     """The interval of a mean of values between bounds, in groups as those of `mean_interval`, by `_bounded`."""
     low, high = bounds
-    of_share = _bounded([[(value - low) / (high - low) for value in group] for group in values], alpha, together)
+    of_share = _bounded(
+        [[(value - low) / (high - low) for value in group] for group in values], alpha, together
+    )
     return low + (high - low) * of_share[0], low + (high - low) * of_share[1]
 
 
-def _bounded(shares: Collection[Sequence[float]], alpha: float = 0.05, together: int = 1) -> Interval:
+def _bounded(
+    shares: Collection[Sequence[float]], alpha: float = 0.05, together: int = 1
+) -> Interval:
     """The interval of a mean of values from 0 to 1, whatever their distribution.
 
     It misses the mean in `alpha` of cases; where so many are looked at `together`, any of them does in `alpha`.
@@ -141,11 +151,14 @@ def _bounded(shares: Collection[Sequence[float]], alpha: float = 0.05, together:
     return min(low, total / sum(sizes)), max(high, total / sum(sizes))
 
 
-def _limit(sums: Sequence[float], sizes: Sequence[float], unseen: float, size: float, tail: float) -> float:
+def _limit(
+    sums: Sequence[float], sizes: Sequence[float], unseen: float, size: float, tail: float
+) -> float:
     """A quantile of the mean under random weights, with one more group of that `size` and the sum `unseen`."""
     n = math.fsum(sizes) + size
     mean = (math.fsum(sums) + unseen) / n
-    share = unseen / size  # of the added group that is 1; it counts as that much of a group of ones, the rest of zeros
+    # of the added group that is 1; it counts as that much of a group of ones, the rest of zeros
+    share = unseen / size
     off = math.fsum((total - mean * of) ** 2 for total, of in zip(sums, sizes, strict=True))
     off += size * size * (share * (1 - mean) ** 2 + (1 - share) * mean**2)
     variance = off / (n * n) * (len(sums) + 1) / (len(sums) + 2)
@@ -156,7 +169,8 @@ def _limit(sums: Sequence[float], sizes: Sequence[float], unseen: float, size: f
 def _variance_of_mean(values: Collection[Sequence[float]], mean: float) -> float:
     """The variance of the mean, from how far the groups lie apart."""
     apart = [sum(task) - mean * len(task) for task in values]
-    off = sum(each * each for each in apart)  # infinite for absurd records, where ** 2 would raise an error
+    # infinite for absurd records, where ** 2 would raise an error
+    off = sum(each * each for each in apart)
     return off / sum(map(len, values)) ** 2 * len(values) / max(1, len(values) - 1)
 
 
@@ -188,7 +202,12 @@ def freedom_of(values: Collection[Sequence[float]]) -> int:
 
 
 def effective_size(
-    variance: float, of_mean: float, clusters: int, observations: int, z: float = _Z95, freedom: int | None = None
+    variance: float,
+    of_mean: float,
+    clusters: int,
+    observations: int,
+    z: float = _Z95,
+    freedom: int | None = None,
 ) -> float:
     """The number of independent observations that would be as informative as these, which come in clusters.
 
@@ -229,7 +248,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def pass_at_k_of(passes: Collection[Sequence[bool]]) -> dict[str, float]:
     """`{"pass@1": …}` over tasks, as fractions, for each usual k that every task has samples for."""
     return {
-        f"pass@{k}": statistics.fmean(pass_at_k(len(outcomes), sum(outcomes), k) for outcomes in passes)
+        f"pass@{k}": statistics.fmean(
+            pass_at_k(len(outcomes), sum(outcomes), k) for outcomes in passes
+        )
         for k in usual_ks(passes)
     }
 
@@ -262,7 +283,9 @@ def pass_hat_k_interval(passes: Collection[Sequence[bool]], k: int) -> tuple[Int
 
     All of k samples pass unless one of them fails, so it is the complement of failures' `pass_at_k_interval`.
     """
-    (low, high), method = pass_at_k_interval([[not passed for passed in outcomes] for outcomes in passes], k)
+    (low, high), method = pass_at_k_interval(
+        [[not passed for passed in outcomes] for outcomes in passes], k
+    )
     return (1 - high, 1 - low), method
 
 
@@ -289,7 +312,9 @@ def _beta_share(x: float, a: float, b: float) -> float:
     """
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_share(1 - x, b, a)
-    factor = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    factor = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     numerator = 1.0
     value = denominator = 1 / (1 - (a + b) * x / (a + 1))
     for m in range(1, 100_000):

@@ -50,7 +50,10 @@ class RecordedReplies:
     """The replies of runs that have ended, each of which answers one call of a run."""
 
     def __init__(
-        self, runs: Iterable[Path], privacy: Privacy | None = None, say: Callable[[str], object] = lambda _: None
+        self,
+        runs: Iterable[Path],
+        privacy: Privacy | None = None,
+        say: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`privacy` opens private texts; `say` is told once of each run with replies that can't be taken."""
         self.calls = 0
@@ -104,11 +107,19 @@ class RecordedReplies:
             with open_own(journal, 2) as file:
                 for offset, length in _calls_of(run):
                     calls += 1
-                    tail = os.pread(file.fileno(), min(length, _TAIL), offset + length - min(length, _TAIL))
+                    tail = os.pread(
+                        file.fileno(), min(length, _TAIL), offset + length - min(length, _TAIL)
+                    )
                     at_end = _AT_END.search(tail)
-                    asked = at_end[1].decode() if at_end else _of_call(os.pread(file.fileno(), length, offset)).asked
+                    asked = (
+                        at_end[1].decode()
+                        if at_end
+                        else _of_call(os.pread(file.fileno(), length, offset)).asked
+                    )
                     if re.fullmatch("[0-9a-f]{32}", asked):
-                        self._places.setdefault(bytes.fromhex(asked), []).append(_Place(run, offset, length))
+                        self._places.setdefault(bytes.fromhex(asked), []).append(
+                            _Place(run, offset, length)
+                        )
                         self.calls += 1
         except OSError as error:
             raise unreadable(journal, error) from None
@@ -130,14 +141,18 @@ class RecordedReplies:
         except (KoderzError, ValueError) as error:
             if run not in self._failed:
                 self._failed.add(run)
-                self._say(f"reuse: a reply of {run.name} can't be read, so that is asked anew: {error}")
+                self._say(
+                    f"reuse: a reply of {run.name} can't be read, so that is asked anew: {error}"
+                )
             return None
         assert isinstance(call, Call), "it has the kind that it had"
         own = Reused(run.name, call.experiment_id, call.call, call.time)
         saved = call.cost_saved if call.reused else call.cost
         if saved < 0 or (call.reused and call.reused.call < 1):  # which no summary could hold
             return None
-        return replace(call, reused=call.reused or own, cost=0.0, cost_saved=saved, retries=0, throttled=0)
+        return replace(
+            call, reused=call.reused or own, cost=0.0, cost_saved=saved, retries=0, throttled=0
+        )
 
 
 def _calls_of(run: Path) -> list[tuple[int, int]]:

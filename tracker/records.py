@@ -75,12 +75,16 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     details: dict[str, Any] = {}  # what is needed to resume the run
     measures: Sequence[Measure] = ()  # the measures that the suite declares
     parts: Sequence[str] = ()  # keys of the summary that the suite or a solver adds
-    groups: Mapping[str, Sequence[str]] = {}  # properties by which results are broken down: a value for each task
+    # properties by which results are broken down: a value for each task
+    groups: Mapping[str, Sequence[str]] = {}
     clusters: Sequence[str] = ()  # for each task, what it shares with others; empty: nothing
-    headline: Headline | None = None  # the measure that sums up an arm; null: whether experiments passed
-    compared: Sequence[str] = ()  # the arms that the summary compares; empty: zero-shot and iterative
+    # the measure that sums up an arm; null: whether experiments passed
+    headline: Headline | None = None
+    # the arms that the summary compares; empty: zero-shot and iterative
+    compared: Sequence[str] = ()
     apart: Sequence[str] = ()  # the tasks whose results count in no figure
-    together: Sequence[str] = ()  # ids of the runs that were planned together; empty: this one alone
+    # ids of the runs that were planned together; empty: this one alone
+    together: Sequence[str] = ()
     rewarded_in: Sequence[str] = ()  # journals of a training's rewards that contain its tasks
     until_decided: UntilDecided | None = None  # when it stops; null: everything is asked
     notes: Sequence[str] = ()  # what to know of its tasks or samples wherever its figures are shown
@@ -89,7 +93,9 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     @cached_property
     def basis(self) -> Basis:
         """The entries of `details` that belong to no suite."""
-        return converted({name: value for name, value in self.details.items() if value is not None}, Basis)
+        return converted(
+            {name: value for name, value in self.details.items() if value is not None}, Basis
+        )
 
     def suite_details(self, kind: type[T]) -> T:
         """The suite's own entry of `details`, as the type that the suite writes; its defaults if there is none."""
@@ -124,7 +130,9 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
 
     def is_simulated(self, arm: str) -> bool:
         """Whether the arm with this name uses the simulated model. In older plans, whether the whole run does."""
-        return self.arm(arm).simulated if any(each.simulated for each in self.arms) else self.simulated
+        return (
+            self.arm(arm).simulated if any(each.simulated for each in self.arms) else self.simulated
+        )
 
     def model_of(self, arm: str) -> str:
         """The model in the role `main` of the arm with this name."""
@@ -148,13 +156,15 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     purpose: str  # why the solver asked
     role: str = "main"  # the role of the model within its arm
     model: str  # the model that was asked
-    messages: Sequence[dict[str, Any]]  # each {role, content}, or {role, digest, bytes} of a long message
+    # each {role, content}, or {role, digest, bytes} of a long message
+    messages: Sequence[dict[str, Any]]
     reply: Text  # the whole reply as received
     text: Text | None = None  # the reply without its reasoning; None: the same as `reply`
     reasoning: Text = ""  # the reasoning, if the server returns it
     tokens_in: Whole = 0  # tokens of the request
     tokens_out: Whole = 0  # tokens of the reply, reasoning included
-    tokens_reasoning: Whole | None = None  # the part of `tokens_out` spent on reasoning; null: the server doesn't tell
+    # the part of `tokens_out` spent on reasoning; null: the server doesn't tell
+    tokens_reasoning: Whole | None = None
     cost: float = 0.0  # US dollars
     cost_known: bool = True  # whether the price is known
     cost_source: str = ""  # "server", "list", "own", "free" or "unknown"; empty in older lines
@@ -168,13 +178,17 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     parent: Whole | None = None  # the call during which this one was made
     tool_calls: Sequence[dict[str, Any]] = ()  # tools that the reply calls, as in chat completions
     body: Text = ""  # the server's whole answer, if it was passed on to a client as it is
-    items: list[dict[str, Any]] | Blob = []  # items of the reply as the server sent them, for later turns
+    # items of the reply as the server sent them, for later turns
+    items: list[dict[str, Any]] | Blob = []
     throttled: Whole = 0  # tries before that were refused because of load, as with 429
-    batch: dict[str, str] | None = None  # {id, custom_id} of the batch that it came in, without a latency then
+    # {id, custom_id} of the batch that it came in, without a latency then
+    batch: dict[str, str] | None = None
     key: str = ""  # a digest of what the solver asked, by which a replay finds this line
-    reused: Reused | None = None  # the call of another run whose reply this is; null: the model was asked
+    # the call of another run whose reply this is; null: the model was asked
+    reused: Reused | None = None
     cost_saved: float = 0.0  # US dollars that the reply cost in that run
-    asked: str = ""  # a digest of all that decides a reply, which a later run looks for at the end of the line
+    # a digest of all that decides a reply, which a later run looks for at the end of the line
+    asked: str = ""
 
 
 class Attempt(OfTask, frozen=True, kw_only=True):
@@ -236,16 +250,20 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     score: float | None = None  # from 0 to 1, if the suite gives one
     metrics: dict[str, float] | None = None  # numbers by name
     iterations: Whole = 0  # attempts
-    grades: Whole = 0  # items that were graded; without a score of the verdict, `score` is their mean
+    # items that were graded; without a score of the verdict, `score` is their mean
+    grades: Whole = 0
     calls: Whole = 0  # requests to models
     depth: Whole = 0  # the depth that a recursion reached
     cost: float = 0.0  # US dollars, for all of its calls
     cost_known: bool = True  # whether the price of every call is known
-    cost_by_tier: dict[str, float] | None = None  # US dollars by tier of models; null: all are local
-    baseline_cost: float | None = None  # what the local tokens would have cost on the baseline model
+    # US dollars by tier of models; null: all are local
+    cost_by_tier: dict[str, float] | None = None
+    # what the local tokens would have cost on the baseline model
+    baseline_cost: float | None = None
     tokens_in: Whole = 0  # tokens of all requests
     tokens_out: Whole = 0  # tokens of all replies
-    tokens_reasoning: Whole | None = None  # the part of `tokens_out` spent on reasoning; null: no server tells
+    # the part of `tokens_out` spent on reasoning; null: no server tells
+    tokens_reasoning: Whole | None = None
     roles: dict[str, Use] | None = None  # calls and tokens by role; null: only main was asked
     latency: float = 0.0  # seconds spent waiting for models
     duration_seconds: float = 0.0  # seconds of the session that ended it
@@ -254,11 +272,15 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     lesson: str = ""  # a lesson for later runs, without program or hidden test
     lesson_cause: str = ""  # the cause of the failure that the lesson is about
     facts: dict[str, Any] = {}  # further facts from its suite: keys of the result in the summary
-    answered_by: dict[str, dict[str, Whole]] = {}  # calls by the model that was asked and another name that answered
-    truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
+    # calls by the model that was asked and another name that answered
+    answered_by: dict[str, dict[str, Whole]] = {}
+    # the cut-off part of the last judged reply: "text", or "reasoning" before any text
+    truncated: str = ""
     throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
-    unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
-    saved_cost: float = 0.0  # US dollars that replies of other runs, which answered calls, cost then
+    # replies that ended by a word that koderz doesn't know, by the word
+    unknown_ends: dict[str, Whole] = {}
+    # US dollars that replies of other runs, which answered calls, cost then
+    saved_cost: float = 0.0
     reused: dict[str, list[Whole]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT
 
 
@@ -273,7 +295,8 @@ class Fault(OfTask, frozen=True, kw_only=True):
     calls: Whole = 0  # requests to models so far
     frames: list[Frame] = []  # lines of your own code that led to the error, the raising one last
     throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
-    unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
+    # replies that ended by a word that koderz doesn't know, by the word
+    unknown_ends: dict[str, Whole] = {}
 
 
 class Resumed(Line, frozen=True, kw_only=True):
@@ -347,7 +370,8 @@ class Decision(Line, frozen=True, kw_only=True):
     """The end of a comparison of two arms. Differences are B less A: points for rates, else in the measure's unit."""
 
     kind: ClassVar[Literal["decision"]] = "decision"
-    outcome: Literal["shown", "similar", "futile", "money", "tasks"]  # a claim, or why it stopped without one
+    # a claim, or why it stopped without one
+    outcome: Literal["shown", "similar", "futile", "money", "tasks"]
     a: str  # the first arm
     b: str  # the second arm
     tasks: Whole  # tasks that were counted
@@ -362,11 +386,13 @@ class Decision(Line, frozen=True, kw_only=True):
     margin: float | None = None  # the difference below which arms count as similar
     measure: str = PASSES  # the measure that is compared
     left_out: dict[str, Whole] = {}  # pairs that couldn't be judged, by arm
-    interval_bounds: tuple[float, float] | None = None  # the interval whatever those left out are; None: none are
+    # the interval whatever those left out are; None: none are
+    interval_bounds: tuple[float, float] | None = None
     holds: bool = True  # whether the claim stands even if all pairs left out speak against it
     cost: float = 0.0  # US dollars, for tasks counted or left out
     cost_saved: float = 0.0  # US dollars that the remaining tasks would have cost, estimated
-    path: Sequence[tuple[Whole, float, float, float]] = ()  # tasks, e-value, interval; at most 500 points
+    # tasks, e-value, interval; at most 500 points
+    path: Sequence[tuple[Whole, float, float, float]] = ()
 
     @property
     def is_final(self) -> bool:
@@ -379,7 +405,8 @@ class Batch(Line, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["batch"]] = "batch"
     name: str  # a digest of its lines, which the provider keeps as the metadata `koderz_batch`
-    state: str  # "sending"; then the provider's word, or "lost" if it never arrived, "gone" if its results are
+    # "sending"; then the provider's word, or "lost" if it never arrived, "gone" if its results are
+    state: str
     id: str = ""  # the provider's id of it; empty: it may or may not have arrived
     provider: str  # by the word before the slash in names of models
     model: str  # that is asked
@@ -387,7 +414,8 @@ class Batch(Line, frozen=True, kw_only=True):
     done: Whole = 0  # of these, with a reply
     failed: Whole = 0  # of these, without one
     newest: str = ""  # the newest batch that its provider had before this one was sent
-    lines: str = ""  # of each call its custom id, the digest of its request and its likely US dollars; first line only
+    # of each call its custom id, the digest of its request and its likely US dollars; first line only
+    lines: str = ""
     reason: str = ""  # the provider's words if it failed
 
 
@@ -433,13 +461,32 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: (
         *("generated", "measures", "parts", "groups", "clusters"),
-        *("compared", "apart", "together", "headline", "rewarded_in", "until_decided", "notes", "asked"),
+        *(
+            "compared",
+            "apart",
+            "together",
+            "headline",
+            "rewarded_in",
+            "until_decided",
+            "notes",
+            "asked",
+        ),
     ),
     Measure: ("average", "bounds"),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
     Call: (
-        *("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled", "batch"),
+        *(
+            "depth",
+            "parent",
+            "tool_calls",
+            "body",
+            "items",
+            "tokens_reasoning",
+            "cost_source",
+            "throttled",
+            "batch",
+        ),
         *("reused", "cost_saved", "asked"),
     ),
     Batch: ("id", "done", "failed", "newest", "lines", "reason"),
@@ -456,7 +503,8 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
 }
 """Fields that are written only if they differ from their default."""
 
-_SAYING_NONE = frozenset({"settings", "tokens_reasoning"})  # of which an empty value says something, too
+# of which an empty value says something, too
+_SAYING_NONE = frozenset({"settings", "tokens_reasoning"})
 
 
 def as_dict(struct: Struct) -> dict[str, Any]:
@@ -469,9 +517,11 @@ def _fields(record: Struct) -> dict[str, Any]:
     for name in _SELDOM.get(type(record), ()):
         if fields[name] is None or not (fields[name] or name in _SAYING_NONE):
             del fields[name]
-    if isinstance(record, Call) and record.cost_source:  # a line from before there was either has neither
+    # a line from before there was either has neither
+    if isinstance(record, Call) and record.cost_source:
         fields["tokens_reasoning"] = record.tokens_reasoning
-    if isinstance(record, Call) and record.batch:  # nobody waited for this one call, and older readers know no null
+    # nobody waited for this one call, and older readers know no null
+    if isinstance(record, Call) and record.batch:
         del fields["latency"]
     return fields
 
@@ -493,4 +543,8 @@ def decode(line: bytes) -> Record | None:
             record.basis  # noqa: B018 what is said of the run is typed, too
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise JournalError(f"not a journal line: {error}") from None
-    return replace(record, cause=cause_of(record.reason)) if isinstance(record, Fault) and not record.cause else record
+    return (
+        replace(record, cause=cause_of(record.reason))
+        if isinstance(record, Fault) and not record.cause
+        else record
+    )

@@ -39,7 +39,10 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
     from importlib.metadata import entry_points  # which takes 15 ms
 
     added = _added_by(_loaded(tuple(sys.path)).every, group)
-    targets = [*(entry.value for entry in entry_points(group=group, name=name)), *filter(None, [added.get(name)])]
+    targets = [
+        *(entry.value for entry in entry_points(group=group, name=name)),
+        *filter(None, [added.get(name)]),
+    ]
     for target in targets:
         try:
             return _resolved(target)
@@ -48,8 +51,14 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
         except (ImportError, AttributeError) as error:
             raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {error}") from error
         except Exception as error:  # a package of somebody else's may do anything
-            raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {_message(error)}") from error
-    there = [each for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known})) if each[-1:] != "*"]
+            raise KoderzError(
+                f"{kind} {name!r}: {target} can't be loaded: {_message(error)}"
+            ) from error
+    there = [
+        each
+        for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known}))
+        if each[-1:] != "*"
+    ]
     # The nearest name that there is, else some of them.
     from difflib import get_close_matches  # which nobody needs whose names are right
 
@@ -118,13 +127,22 @@ def _loaded(_path: tuple[str, ...]) -> _Loaded:
 
 def _added_by(systems: Iterable[Adding], group: str) -> dict[str, str]:
     """The names and targets that systems add to an entry-point group."""
-    return {name: target for system in systems for name, target in system.names(group.partition(".")[2]).items()}
+    return {
+        name: target
+        for system in systems
+        for name, target in system.names(group.partition(".")[2]).items()
+    }
 
 
 def entry_point_names(group: str) -> set[str]:
     """The names of a group's entry points in the other packages that are installed."""
     heading = f"[{group}]"
-    return {name for text in _entry_points(tuple(sys.path)) if heading in text for name in _names_in(text, heading)}
+    return {
+        name
+        for text in _entry_points(tuple(sys.path))
+        if heading in text
+        for name in _names_in(text, heading)
+    }
 
 
 @cache
@@ -137,7 +155,9 @@ def _entry_points(path: tuple[str, ...]) -> Sequence[str]:
     for folder in dict.fromkeys(path):
         with suppress(OSError):  # a folder of the path that isn't there, or a file
             for package in os.listdir(folder or "."):  # noqa: PTH208 a path object for each of hundreds takes time
-                if package.endswith((".dist-info", ".egg-info")) and not package.startswith("koderz-"):
+                if package.endswith((".dist-info", ".egg-info")) and not package.startswith(
+                    "koderz-"
+                ):
                     with suppress(OSError, UnicodeDecodeError):  # most have none
                         listed = os.path.join(folder, package, "entry_points.txt")  # noqa: PTH118
                         with open(listed, encoding="utf-8") as file:  # noqa: PTH123
@@ -200,7 +220,9 @@ def require_known(owner: str, names: Iterable[str], members: Collection[str]) ->
             from difflib import get_close_matches
 
             near = get_close_matches(name, members, 1)
-            raise KoderzError(f"{owner} has no member `{name}`" + (f"; did you mean `{near[0]}`?" if near else ""))
+            raise KoderzError(
+                f"{owner} has no member `{name}`" + (f"; did you mean `{near[0]}`?" if near else "")
+            )
 
 
 def _public(cls: type) -> Iterator[str]:

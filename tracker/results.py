@@ -37,27 +37,37 @@ class Result(Struct, frozen=True, kw_only=True):
     tokens: Count = UNSAID  # tokens in and out
     tokens_in: Count = 0  # tokens of all requests
     tokens_out: Count = 0  # tokens of all replies
-    tokens_reasoning: Count | None = None  # the part of `tokens_out` spent on reasoning, as far as servers tell
-    roles: Mapping[str, Use] | None = None  # calls and tokens by role, if other roles than main were asked
+    # the part of `tokens_out` spent on reasoning, as far as servers tell
+    tokens_reasoning: Count | None = None
+    # calls and tokens by role, if other roles than main were asked
+    roles: Mapping[str, Use] | None = None
     calls: Count = UNSAID  # requests to models
     depth: Count = 0  # the depth that a recursion reached
     latency: Amount = 0.0  # seconds spent waiting for models
     duration_seconds: Amount = 0.0  # seconds of the session that ended it
     cost_known: bool = True  # whether the price of every call is known
-    cost_by_tier: Mapping[str, float] | None = None  # US dollars by tier of models; null: all models are local
+    # US dollars by tier of models; null: all models are local
+    cost_by_tier: Mapping[str, float] | None = None
     score: float | None = None  # the score, from 0 to 1, if the suite gives one
     metrics: Mapping[str, float | None] | None = None  # by name; null as a value: not a number
     note: str = ""  # a remark of the solver on how it ended
     grades: Count = 0  # items that were graded within it
-    facts: Mapping[str, Any] = {}  # further facts from its suite; in JSON they are keys beside the others
-    resources: Mapping[str, Any] | None = None  # limits that held, those `asked` for, and how each was `enforced`
-    answer: str | UnsetType | None = UNSET  # as read off the reply; null: unreadable; absent: never read
-    truncated: str = ""  # the cut-off part of the last judged reply, "text" or "reasoning"; absent if none
+    # further facts from its suite; in JSON they are keys beside the others
+    facts: Mapping[str, Any] = {}
+    # limits that held, those `asked` for, and how each was `enforced`
+    resources: Mapping[str, Any] | None = None
+    # as read off the reply; null: unreadable; absent: never read
+    answer: str | UnsetType | None = UNSET
+    # the cut-off part of the last judged reply, "text" or "reasoning"; absent if none
+    truncated: str = ""
     reused_calls: Count = 0  # calls that replies on record of other runs answered; absent if none
     saved_cost: Amount = 0.0  # US dollars that those replies cost then; absent if none
-    reused: Mapping[str, Sequence[Count]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT; absent if none
-    untold: Sequence[str] = ()  # of cost, tokens, iterations and latency what another tool's log lacks; absent if none
-    cluster: str = ""  # the text, passage or repository that its task shares with others; absent if none
+    # the numbers of those replies' calls, by RUN/EXPERIMENT; absent if none
+    reused: Mapping[str, Sequence[Count]] = {}
+    # of cost, tokens, iterations and latency what another tool's log lacks; absent if none
+    untold: Sequence[str] = ()
+    # the text, passage or repository that its task shares with others; absent if none
+    cluster: str = ""
 
 
 def untold(results: Sequence[Result]) -> frozenset[str]:
@@ -95,7 +105,9 @@ class Truncated:
         count = self.text + self.reasoning
         if not results or 100 * count / results <= _MOST_TRUNCATED:
             return ""
-        thought = f", {self.reasoning} of them while the model still thought" if self.reasoning else ""
+        thought = (
+            f", {self.reasoning} of them while the model still thought" if self.reasoning else ""
+        )
         share = f"{100 * count / results:.1f}% of the replies ({count} of {results})"
         return f"{share} were cut off by their length{thought}: raise --max-tokens"
 

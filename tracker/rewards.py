@@ -58,7 +58,11 @@ def summed_up(folder: Path) -> RewardsSummary:
                 elif isinstance(record, Reward) and record.reward is None:
                     faults += 1
                 elif isinstance(record, Reward) and record.reward is not None:
-                    scored, total, tampered = scored + 1, total + record.reward, tampered + bool(record.tampering)
+                    scored, total, tampered = (
+                        scored + 1,
+                        total + record.reward,
+                        tampered + bool(record.tampering),
+                    )
     except OSError as error:
         raise JournalError(f"{folder / NAME} can't be read ({error.strerror})") from None
     mean, rate = (total / scored, tampered / scored) if scored else (None, None)
@@ -87,7 +91,11 @@ class RewardedTasks:
 def rewarded_in(results: Path, digests: Iterable[str]) -> tuple[str, ...]:
     """The names of the journals that have a score of one of these tasks, oldest first."""
     wanted = {*digests}
-    return tuple(folder.name for folder in reward_folders(results) if not wanted.isdisjoint(_rewarded(folder)))
+    return tuple(
+        folder.name
+        for folder in reward_folders(results)
+        if not wanted.isdisjoint(_rewarded(folder))
+    )
 
 
 def _rewarded(folder: Path) -> set[str]:

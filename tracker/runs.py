@@ -120,7 +120,9 @@ def plan_and_line(folder: Path) -> tuple[Plan, bytes]:
         for line in read_spans(journal, spans[:1]):
             if isinstance(plan := read(line), Plan):
                 return plan, line
-    raise JournalError(f"{journal}: byte 0: it doesn't begin with a plan ({problem}), so no run can be told from it")
+    raise JournalError(
+        f"{journal}: byte 0: it doesn't begin with a plan ({problem}), so no run can be told from it"
+    )
 
 
 def run_folders(results: Path) -> list[Path]:
@@ -130,7 +132,9 @@ def run_folders(results: Path) -> list[Path]:
     found = []
     for name in filter(RUN_ID.fullmatch, os.listdir(results)):  # noqa: PTH208 of 10,000 runs, Paths take the longest
         with contextlib.suppress(OSError):  # a folder without a journal is none
-            found.append((name.split("_", 2)[2], os.stat(f"{results}/{name}/{NAME}").st_ctime_ns, name))  # noqa: PTH116
+            found.append(
+                (name.split("_", 2)[2], os.stat(f"{results}/{name}/{NAME}").st_ctime_ns, name)  # noqa: PTH116
+            )
     return [results / name for _, _, name in sorted(found)]
 
 
@@ -143,7 +147,9 @@ def find_run(results: Path, name: str) -> Path:
     if path.suffix == ".json" or path.is_dir():
         folder = path.with_suffix("") if path.suffix == ".json" else path
         if not (folder / NAME).exists():
-            raise KoderzError(f"{path}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
+            raise KoderzError(
+                f"{path}: the run's journal {folder / NAME} isn't there, so it can't be picked up"
+            )
         return require_own(folder)
     exact = results / name
     is_there = re.fullmatch(r"\w+", name) and (exact / NAME).exists()
@@ -156,7 +162,13 @@ def require_own(run: Path) -> Path:
     Whoever made such a folder could have any file of this machine read, shown or published.
     """
     folder = run.with_suffix("") if run.suffix == ".json" else run
-    refuse_links((folder, folder.parent / f"{folder.name}.json", *(folder / link for link in links_in(folder))))
+    refuse_links(
+        (
+            folder,
+            folder.parent / f"{folder.name}.json",
+            *(folder / link for link in links_in(folder)),
+        )
+    )
     return run
 
 
@@ -183,12 +195,16 @@ def named(runs: Sequence[Path], name: str, results: Path) -> Path:
             raise KoderzError(f"{results} holds {len(runs)} runs, so there is no latest~{back}")
         return runs[-1 - back]
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-        raise KoderzError(f"{name!r} is no run: give its id, the beginning of its id, a summary file or latest")
+        raise KoderzError(
+            f"{name!r} is no run: give its id, the beginning of its id, a summary file or latest"
+        )
     found = [path for path in runs if path.stem.startswith(name) or path.stem[6:].startswith(name)]
     if len(found) == 1:
         return found[0]
     if found:
         some = ", ".join(path.stem for path in found[:3])
-        raise KoderzError(f"{name} is the beginning of {len(found)} runs ({some}, …); give more of the id")
+        raise KoderzError(
+            f"{name} is the beginning of {len(found)} runs ({some}, …); give more of the id"
+        )
     hint = f"the latest is {runs[-1].stem}" if runs else "it holds none yet"
     raise KoderzError(f"there is no run {name} in {results}; {hint}")

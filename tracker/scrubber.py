@@ -32,15 +32,20 @@ _URL_SAFE = str.maketrans("+/", "-_")
 KEY_VARIABLES = "key_variables"
 """The key of a plan's details whose value names variables that hold the keys of the models' providers."""
 
-_USER_PART = re.compile(r"[a-z][a-z0-9+.-]{0,20}://([^/\s@:]{1,512})(?::([^/\s@]{1,512}))?@", re.IGNORECASE)
-_ADDRESS = re.compile(
-    r"([a-z][a-z0-9+.-]*://)?(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.IGNORECASE | re.DOTALL
+_USER_PART = re.compile(
+    r"[a-z][a-z0-9+.-]{0,20}://([^/\s@:]{1,512})(?::([^/\s@]{1,512}))?@", re.IGNORECASE
 )
-_RUN = re.compile(r"[A-Za-z0-9]{12,}")  # letters and digits in a row, of which keys and identifiers are made
+_ADDRESS = re.compile(
+    r"([a-z][a-z0-9+.-]*://)?(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
+# letters and digits in a row, of which keys and identifiers are made
+_RUN = re.compile(r"[A-Za-z0-9]{12,}")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
-    r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
+    r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+",
+    re.IGNORECASE,
 )
 """Values given as a key where none is needed."""
 
@@ -51,12 +56,24 @@ class Scrubber:
     `variables` are names of variables that hold secrets beside those that are named so.
     """
 
-    def __init__(self, environ: Mapping[str, str] = os.environ, variables: Iterable[str] = ()) -> None:
+    def __init__(
+        self, environ: Mapping[str, str] = os.environ, variables: Iterable[str] = ()
+    ) -> None:
         named = {environ.get(name, "") for name in variables}
         named |= {value for name, value in environ.items() if is_secret_variable(name)}
-        named |= {part for value in environ.values() for part in (*_passwords_in(value), *_secrets_of_path(value))}
-        values = {value for value in named if len(value) >= _LEAST_LENGTH and not _PLACEHOLDER.fullmatch(value)}
-        self._known = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
+        named |= {
+            part
+            for value in environ.values()
+            for part in (*_passwords_in(value), *_secrets_of_path(value))
+        }
+        values = {
+            value
+            for value in named
+            if len(value) >= _LEAST_LENGTH and not _PLACEHOLDER.fullmatch(value)
+        }
+        self._known = sorted(
+            {form for value in values for form in _forms(value)}, key=len, reverse=True
+        )
         self._words: set[str] = set()  # short texts without secrets: the same few in every record
 
     def text(self, text: str) -> str:
@@ -80,8 +97,13 @@ class Scrubber:
         that may be drawn at random. Any other address is returned as it is.
         """
         scheme, user, host, path, query, fragment = _parts_of(address)
-        segments = [REDACTED if self._is_secret(segment) else segment for segment in path.split("/")]
-        pairs = [REDACTED if not name else f"{name}{REDACTED}" for name in re.findall(r"([^&]*=|)[^&]+", query or "")]
+        segments = [
+            REDACTED if self._is_secret(segment) else segment for segment in path.split("/")
+        ]
+        pairs = [
+            REDACTED if not name else f"{name}{REDACTED}"
+            for name in re.findall(r"([^&]*=|)[^&]+", query or "")
+        ]
         return "".join((
             scheme or "",
             f"{REDACTED}@" if user is not None else "",
@@ -105,7 +127,9 @@ class Scrubber:
             return [self.value(item) for item in value]
         if isinstance(value, dict):
             return {
-                self.text(name): REDACTED if isinstance(item, str) and item and _is_telling(name) else self.value(item)
+                self.text(name): REDACTED
+                if isinstance(item, str) and item and _is_telling(name)
+                else self.value(item)
                 for name, item in value.items()
             }
         if isinstance(value, Struct):
@@ -137,14 +161,20 @@ def secrets_of(address: str) -> list[str]:
     from urllib.parse import unquote
 
     scrubber = Scrubber({})
-    found = [part for part in _parts_of(address)[3].split("/") if scrubber.address(f"/{part}") != f"/{part}"]
+    found = [
+        part
+        for part in _parts_of(address)[3].split("/")
+        if scrubber.address(f"/{part}") != f"/{part}"
+    ]
     return [form for part in found for form in dict.fromkeys((part, unquote(part)))]
 
 
 def fits(address: str, recorded: str) -> bool:
     """Whether `Scrubber.address` may have made `recorded` from this whole address."""
     pattern = re.escape(recorded.strip().rstrip("/")).replace(re.escape(REDACTED), "[^/]+")
-    return REDACTED not in address and re.fullmatch(pattern, address.strip().rstrip("/")) is not None
+    return (
+        REDACTED not in address and re.fullmatch(pattern, address.strip().rstrip("/")) is not None
+    )
 
 
 def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber:
@@ -152,7 +182,9 @@ def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber
 
     And what addresses in the settings hold that could be a secret, which earlier versions recorded.
     """
-    addresses = {name: value for name, value in plan.config.items() if name.endswith("_url") and value}
+    addresses = {
+        name: value for name, value in plan.config.items() if name.endswith("_url") and value
+    }
     return Scrubber({**environ, **addresses}, secret_variables(plan))
 
 
@@ -172,16 +204,36 @@ _IDENTITIES = frozenset({
 @functools.cache
 def _texts_of(kind: type[Struct]) -> tuple[str, ...]:
     """The fields of a kind of record that may hold text written by others."""
-    hints = {name: hint for base in kind.__mro__ for name, hint in getattr(base, "__annotations__", {}).items()}
-    plain = {"Whole", "float", "bool", "Whole | None", "float | None", "dict[str, float]", "dict[str, float] | None"}
-    return tuple(name for name in kind.__struct_fields__ if name not in _IDENTITIES and hints[name] not in plain)
+    hints = {
+        name: hint
+        for base in kind.__mro__
+        for name, hint in getattr(base, "__annotations__", {}).items()
+    }
+    plain = {
+        "Whole",
+        "float",
+        "bool",
+        "Whole | None",
+        "float | None",
+        "dict[str, float]",
+        "dict[str, float] | None",
+    }
+    return tuple(
+        name
+        for name in kind.__struct_fields__
+        if name not in _IDENTITIES and hints[name] not in plain
+    )
 
 
 def _passwords_in(value: str) -> Iterable[str]:
     """The passwords of an address, such as that of a proxy, and a user name that is a token."""
     from urllib.parse import unquote
 
-    return [unquote(part) for found in _USER_PART.finditer(value) for part in (found[2] or found[1], found[2] or "")]
+    return [
+        unquote(part)
+        for found in _USER_PART.finditer(value)
+        for part in (found[2] or found[1], found[2] or "")
+    ]
 
 
 def _secrets_of_path(value: str) -> Iterable[str]:
@@ -219,14 +271,16 @@ def _forms(value: str) -> Iterable[str]:
         return
     yield value[: len(value) // 2]
     data = value.encode("utf-8", "surrogateescape")
-    for before in range(3):  # bytes in front of it: those that its first letters share with them are left out
+    # bytes in front of it: those that its first letters share with them are left out
+    for before in range(3):
         whole = (before + len(data)) * 8 // 6
         coded = b64encode(bytes(before) + data).decode()[-(-before * 8 // 6) : whole]
         yield from (coded, coded.translate(_URL_SAFE))
 
 
 def _without_credentials(text: str) -> str:
-    from koderz_tracker.credentials import FINDERS  # whose patterns take longer to compile than most commands to start
+    # whose patterns take longer to compile than most commands to start
+    from koderz_tracker.credentials import FINDERS
 
     for find in FINDERS:
         if spans := find(text):

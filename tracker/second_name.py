@@ -20,7 +20,9 @@ class SecondName:
     def __init__(self, package: str) -> None:
         self._package = package
 
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The specification of a module of the package; None for any other."""
         return ModuleSpec(name, self) if name.startswith(f"{self._package}.") else None  # type: ignore[arg-type]
 

@@ -47,7 +47,9 @@ class SettledOrder(list[str]):
         self.largest = largest
 
 
-def settled_order(about: UntilDecided, arm: str, results: Iterable[Result], faulted: Iterable[str]) -> SettledOrder:
+def settled_order(
+    about: UntilDecided, arm: str, results: Iterable[Result], faulted: Iterable[str]
+) -> SettledOrder:
     """The longest prefix of the order whose tasks have ended in an arm with all of their samples.
 
     Tasks that the arm doesn't ask are left out. `faulted` has the task of each fault.
@@ -63,7 +65,9 @@ def settled_order(about: UntilDecided, arm: str, results: Iterable[Result], faul
     return found
 
 
-def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, SettledOrder]:
+def settled_orders(
+    plan: Plan, results: Sequence[Result], faults: Sequence[Fault]
+) -> dict[str, SettledOrder]:
     """The settled tasks of each arm, in the order of a run that stops once it is decided; empty for other runs."""
     about = until_decided_in(plan)
     if about is None:
@@ -122,7 +126,9 @@ def chances_along(
     for name, estimate in found.items():
         k = int(name.removeprefix("pass^"))
         chances = {task: [pass_hat_k(len(own), sum(own), k)] for task, own in passes.items()}
-        along[name] = ChanceEstimate(estimate.value, *interval_along(order, chances, clusters, SHARE))
+        along[name] = ChanceEstimate(
+            estimate.value, *interval_along(order, chances, clusters, SHARE)
+        )
     return along
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SEQUENCE = "betting confidence sequence, valid at any stop"
 EVIDENCE = "e-value of fixed bets, valid at any stop"
-_NODES = 64  # Gauss-Legendre nodes on each side of 0: exact up to 127 tasks that part, and near enough far beyond
+# Gauss-Legendre nodes on each side of 0: exact up to 127 tasks that part, and near enough far beyond
+_NODES = 64
 _CLOSE = 1e-13
 _STEPS = 100
 
@@ -46,7 +47,9 @@ class EvidencePoint(NamedTuple):
 class Evidence:
     """The evidence of the values added so far."""
 
-    def __init__(self, values: Iterable[float] = (), weights: Iterable[float] | None = None) -> None:
+    def __init__(
+        self, values: Iterable[float] = (), weights: Iterable[float] | None = None
+    ) -> None:
         """`weights`: as many as there are values; by default all are 1."""
         self._counts: dict[tuple[float, float], int] = {}  # by value and weight
         self._at_zero: float | None = 0.0
@@ -79,7 +82,9 @@ class Evidence:
     @property
     def parted(self) -> tuple[float, float]:
         """The tasks that only A and only B passed, or as many as have the first two moments of the weighted values."""
-        square = sum(count * (weight * value) ** 2 for (value, weight), count in self._counts.items())
+        square = sum(
+            count * (weight * value) ** 2 for (value, weight), count in self._counts.items()
+        )
         return max(0.0, (square - self._sum) / 2), max(0.0, (square + self._sum) / 2)
 
     @property
@@ -130,10 +135,16 @@ class Evidence:
         # Newton's method within a bracket: `inside` has less evidence against it than the goal, `outside` as much or
         # more. A step that would leave the bracket gives way to its middle.
         for _ in range(_STEPS):
-            height, slope = self._wealth_and_slope(at, _half(upper=upper) if by_half else slice(None))
+            height, slope = self._wealth_and_slope(
+                at, _half(upper=upper) if by_half else slice(None)
+            )
             inside, outside = (at, outside) if height < goal else (inside, at)
             step = at - (height - goal) / slope if slope else math.inf
-            following = step if min(inside, outside) < step < max(inside, outside) else (inside + outside) / 2
+            following = (
+                step
+                if min(inside, outside) < step < max(inside, outside)
+                else (inside + outside) / 2
+            )
             if abs(following - at) < _CLOSE:
                 break
             at = following
@@ -157,7 +168,9 @@ class Evidence:
         ]
         return height, float(shares @ np.concatenate(slopes)[which] / shares.sum())
 
-    def _bets_on(self, mean: float) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]:
+    def _bets_on(
+        self, mean: float
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]:
         """The logarithms of all bets' weighted wealth against a mean, their factors for each value, and its counts."""
         import numpy as np
 
@@ -167,7 +180,11 @@ class Evidence:
         # What a bet multiplies its wealth by for each value: bets that win where values lie above the mean, and below.
         up = 1 + np.multiply.outer(stakes, weights * (values - mean) / (1 + mean))
         down = 1 - np.multiply.outer(stakes, weights * (values - mean) / (1 - mean))
-        return log_weights + np.concatenate((np.log(up) @ counts, np.log(down) @ counts)), (up, down), counts
+        return (
+            log_weights + np.concatenate((np.log(up) @ counts, np.log(down) @ counts)),
+            (up, down),
+            counts,
+        )
 
 
 class _Wealth:
@@ -191,7 +208,9 @@ class _Wealth:
 class ConfidenceSequence(Evidence):
     """Evidence that remembers the largest e-value so far, and the intersection of the intervals so far."""
 
-    def __init__(self, alpha: float, values: Iterable[float] = (), weights: Iterable[float] | None = None) -> None:
+    def __init__(
+        self, alpha: float, values: Iterable[float] = (), weights: Iterable[float] | None = None
+    ) -> None:
         self.alpha = alpha
         self.low, self.high = -1.0, 1.0
         self._largest = 0.0
@@ -241,7 +260,9 @@ def sequence(
     low, high = bounds
     if not values or not all(low <= value <= high for value in values):
         return None
-    running = ConfidenceSequence(alpha, (2 * (value - low) / (high - low) - 1 for value in values), weights)
+    running = ConfidenceSequence(
+        alpha, (2 * (value - low) / (high - low) - 1 for value in values), weights
+    )
     half = (high - low) / 2
     return low + half * (1 + running.low), low + half * (1 + running.high)
 

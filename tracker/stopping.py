@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["shown", "similar", "futile", "money", "tasks"]
 FEWEST = 6
-_FIRST_LOOK, _LEAST_STEP, _STEP = 20, 10, 0.05  # of looks at futility: in tasks, and as a share of the plan
+# of looks at futility: in tasks, and as a share of the plan
+_FIRST_LOOK, _LEAST_STEP, _STEP = 20, 10, 0.05
 _DRAWS, _AT_ONCE = 1000, 100
 _FUTILE = 0.05
 _POINTS = 500  # of a path
@@ -50,7 +51,8 @@ class OpenDecision:
         self.values: list[float] = []  # of what was judged
         self.weights: list[float] = []  # of these
         self.evidence = Evidence()  # of these
-        self.extremes: tuple[Evidence, Evidence] | None = None  # of the lowest and highest values; None: all is judged
+        # of the lowest and highest values; None: all is judged
+        self.extremes: tuple[Evidence, Evidence] | None = None
         self._missing = 0  # values, of tasks of which nothing was judged
 
     def add(
@@ -105,7 +107,10 @@ class OpenDecision:
         if self.extremes is None or self.rule.margin is None:
             return _is_similar(self.evidence, self.rule)
         (lowest, highest), goal, margin = self.extremes, -log(self.rule.alpha), self.rule.margin
-        return lowest.log_half(-margin, upper=False) >= goal and highest.log_half(margin, upper=True) >= goal
+        return (
+            lowest.log_half(-margin, upper=False) >= goal
+            and highest.log_half(margin, upper=True) >= goal
+        )
 
     @property
     def interval(self) -> Interval:
@@ -114,7 +119,9 @@ class OpenDecision:
         if self.extremes is None:
             return self.evidence.interval(alpha)
         lowest, highest = self.extremes
-        return lowest.limit(alpha, upper=False, by_half=True), highest.limit(alpha, upper=True, by_half=True)
+        return lowest.limit(alpha, upper=False, by_half=True), highest.limit(
+            alpha, upper=True, by_half=True
+        )
 
 
 @dataclass(frozen=True)
@@ -168,11 +175,15 @@ def decide_pairs(
     )
 
 
-def path_of(values: Sequence[float], alpha: float, weights: Iterable[float] | None = None) -> list[EvidencePoint]:
+def path_of(
+    values: Sequence[float], alpha: float, weights: Iterable[float] | None = None
+) -> list[EvidencePoint]:
     """The evidence and the interval after each value, thinned to 500 points, of which the last is one."""
     evidence, points = Evidence(), []
     every = max(1, ceil(len(values) / _POINTS))
-    for count, (value, weight) in enumerate(zip(values, weights or repeat(1.0), strict=False), start=1):
+    for count, (value, weight) in enumerate(
+        zip(values, weights or repeat(1.0), strict=False), start=1
+    ):
         evidence.add(value, weight=weight)
         if (len(values) - count) % every == 0:
             points.append(EvidencePoint(count, evidence.e_value, *evidence.interval(alpha)))
@@ -205,19 +216,30 @@ def _decided(evidence: Evidence, rule: StoppingRule, left: int, random: Generato
     """Of some drawn endings of a comparison, the number that decide it."""
     a, b = evidence.parted
     # Gamma draws over their sum are a draw from the Dirichlet distribution.
-    gammas = random.standard_gamma([a + _PRIOR, b + _PRIOR, evidence.total - a - b + _PRIOR], (_AT_ONCE, 3))
+    gammas = random.standard_gamma(
+        [a + _PRIOR, b + _PRIOR, evidence.total - a - b + _PRIOR], (_AT_ONCE, 3)
+    )
     walks = _walks(gammas / gammas.sum(axis=1, keepdims=True), left, random)
     shows = walks.crossings(rule.alpha, a, b) >= 0
     found = int(shows.sum())
     if rule.margin is not None:
         ends = zip(walks.parted[~shows], walks.apart[~shows], strict=True)
-        found += sum(_ends_similar(evidence, rule, left, int(n), int(apart[n - 1]) if n else 0) for n, apart in ends)
+        found += sum(
+            _ends_similar(evidence, rule, left, int(n), int(apart[n - 1]) if n else 0)
+            for n, apart in ends
+        )
     return found
 
 
-def _ends_similar(evidence: Evidence, rule: StoppingRule, left: int, parted: int, apart: int) -> bool:
+def _ends_similar(
+    evidence: Evidence, rule: StoppingRule, left: int, parted: int, apart: int
+) -> bool:
     ended = evidence.copy()
-    for value, count in ((1.0, (parted + apart) // 2), (-1.0, (parted - apart) // 2), (0.0, left - parted)):
+    for value, count in (
+        (1.0, (parted + apart) // 2),
+        (-1.0, (parted - apart) // 2),
+        (0.0, left - parted),
+    ):
         ended.add(value, count)
     return _is_similar(ended, rule)
 
@@ -232,7 +254,12 @@ def _is_similar(evidence: Evidence, rule: StoppingRule) -> bool:
 
 
 def tasks_needed(
-    parts: float, difference: float, alpha: float = 0.05, *, chances: Sequence[float] = (0.5, 0.9), most: int = 20_000
+    parts: float,
+    difference: float,
+    alpha: float = 0.05,
+    *,
+    chances: Sequence[float] = (0.5, 0.9),
+    most: int = 20_000,
 ) -> list[int | None]:
     """The tasks after which a difference is shown with each of these chances; None: not by `most`.
 
@@ -240,16 +267,26 @@ def tasks_needed(
     """
     import numpy as np
 
-    shown = np.cumsum(_first_shown((parts + difference) / 2 / parts, alpha, most))  # after each number that parts
+    # after each number that parts
+    shown = np.cumsum(_first_shown((parts + difference) / 2 / parts, alpha, most))
     logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, most + 1)))))
 
     def chance(tasks: int) -> float:
         # Each task parts with the chance `parts`, so that the number of those that do is binomial.
         flips = np.arange(tasks + 1)
-        of_them = logs[tasks] - logs[flips] - logs[tasks - flips] + flips * log(parts) + (tasks - flips) * log1p(-parts)
+        of_them = (
+            logs[tasks]
+            - logs[flips]
+            - logs[tasks - flips]
+            + flips * log(parts)
+            + (tasks - flips) * log1p(-parts)
+        )
         return float(np.exp(of_them) @ shown[np.minimum(flips, len(shown) - 1)])
 
-    return [bisect_left(range(most), wanted, key=chance) if chance(most) >= wanted else None for wanted in chances]
+    return [
+        bisect_left(range(most), wanted, key=chance) if chance(most) >= wanted else None
+        for wanted in chances
+    ]
 
 
 def _first_shown(up: float, alpha: float, most: int) -> NDArray[Any]:
@@ -276,7 +313,8 @@ def _first_shown(up: float, alpha: float, most: int) -> NDArray[Any]:
 class _Walks(NamedTuple):
     """Drawn endings of a comparison, a row each: the tasks that part, one after the other."""
 
-    apart: NDArray[Any]  # by how many of them B leads, after each; beyond the first `parted` it means nothing
+    # by how many of them B leads, after each; beyond the first `parted` it means nothing
+    apart: NDArray[Any]
     parted: NDArray[Any]  # their number
 
     def crossings(self, alpha: float, a: float = 0.0, b: float = 0.0) -> NDArray[Any]:
@@ -299,8 +337,12 @@ def _walks(rates: NDArray[Any], tasks: int, random: Generator) -> _Walks:
     parts = rates[:, 0] + rates[:, 1]
     parted = random.binomial(tasks, np.minimum(parts, 1.0))
     longest = max(1, int(parted.max()))
-    ups = random.random((len(rates), longest), dtype="float32") < (rates[:, 1] / parts)[:, None].astype("float32")
-    return _Walks(2 * np.cumsum(ups, axis=1, dtype="int32") - np.arange(1, longest + 1, dtype="int32"), parted)
+    ups = random.random((len(rates), longest), dtype="float32") < (rates[:, 1] / parts)[
+        :, None
+    ].astype("float32")
+    return _Walks(
+        2 * np.cumsum(ups, axis=1, dtype="int32") - np.arange(1, longest + 1, dtype="int32"), parted
+    )
 
 
 @cache

@@ -26,7 +26,17 @@ from koderz_tracker.index import (
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import restored
 from koderz_tracker.privacy import shown
-from koderz_tracker.records import Attempt, Call, Experiment, Grade, LongMessage, Once, Plan, Record, Text
+from koderz_tracker.records import (
+    Attempt,
+    Call,
+    Experiment,
+    Grade,
+    LongMessage,
+    Once,
+    Plan,
+    Record,
+    Text,
+)
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import Scrubber, scrubber_of
 
@@ -41,7 +51,9 @@ class Stories:
     What is handed out has no secrets in it, those in `environ` among them: it is for sinks, exports and reports.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ, *, with_messages: bool = True) -> None:
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str] = os.environ, *, with_messages: bool = True
+    ) -> None:
         """With `with_messages=False`, messages above 4 KB stay digests, which is faster if nobody reads them."""
         self.folder = folder
         self._with_messages = with_messages
@@ -82,7 +94,9 @@ class Stories:
         Where attempts were judged anew, the last verdict on each stands in its place, and those that the experiment
         came to no more are left out. So does the last grade of each item that was graded anew.
         """
-        return list(_as_last_judged([*self.records(self._lines.get(experiment_number(experiment_id), ()))]))
+        return list(
+            _as_last_judged([*self.records(self._lines.get(experiment_number(experiment_id), ()))])
+        )
 
     def lines_of(self, experiment_id: str) -> int:
         """The number of lines of the experiment, up to the last `refresh`."""
@@ -103,7 +117,9 @@ class Stories:
         try:
             record = whole(record, self.folder)
         except JournalError:  # what else the run holds is worth telling
-            tell(f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}")
+            tell(
+                f"{self.folder}: texts are gone from blobs/; see koderz doctor --repair {self.folder.name}"
+            )
             if isinstance(record, Once):
                 record = replace(record, value=None, in_blob=False)
             else:
@@ -111,7 +127,9 @@ class Stories:
         if isinstance(record, Call):
             messages = record.messages
             if self._with_messages:
-                messages = shown([each for message in messages for each in self._messages_of(message)])
+                messages = shown(
+                    [each for message in messages for each in self._messages_of(message)]
+                )
             return replace(record, messages=messages, tool_calls=shown(record.tool_calls))
         return replace(record, value=shown(record.value)) if isinstance(record, Once) else record
 

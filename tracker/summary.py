@@ -16,7 +16,14 @@ from msgspec.structs import asdict
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.batches import told_batches
 from koderz_tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
-from koderz_tracker.clusters import ChanceEstimate, clusters_in, clusters_of, count_of, interval_in, pass_hat_k_of
+from koderz_tracker.clusters import (
+    ChanceEstimate,
+    clusters_in,
+    clusters_of,
+    count_of,
+    interval_in,
+    pass_hat_k_of,
+)
 from koderz_tracker.decisions import decisions_in, told_decisions
 from koderz_tracker.index import load_index, read_records, read_spans
 from koderz_tracker.journal import NAME
@@ -24,11 +31,27 @@ from koderz_tracker.measures import PASSING
 from koderz_tracker.outline import Outline, active_seconds, last_finished, with_calibrations
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
-from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan, Record, time_of
+from koderz_tracker.records import (
+    SCHEMA_VERSION,
+    Arm,
+    Experiment,
+    Fault,
+    Headline,
+    Measure,
+    Plan,
+    Record,
+    time_of,
+)
 from koderz_tracker.results import ANSWER, Result, Truncated, UnreadAnswers, told_ends, untold
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
-from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals
+from koderz_tracker.sequences import (
+    chances_along,
+    rate_along,
+    settled_orders,
+    until_decided_in,
+    without_intervals,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +80,14 @@ class Figures:
     verdicts: dict[str, int]  # experiments by verdict
     causes: dict[str, int]  # failed experiments by cause
     measures: dict[str, Mean]  # the mean of the score and of every metric
-    clusters: int | None = None  # the number of clusters that the tasks form; null: each task stands alone
+    # the number of clusters that the tasks form; null: each task stands alone
+    clusters: int | None = None
     pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)  # by name, such as `pass^5`
-    unread: UnreadAnswers | None = None  # replies whose answer couldn't be read; null: the suite reads no answers
+    # replies whose answer couldn't be read; null: the suite reads no answers
+    unread: UnreadAnswers | None = None
     tokens_reasoning: int | None = None  # part of `tokens_out` for reasoning; null: no server tells
-    truncated: Truncated = field(default_factory=Truncated)  # replies that were cut off by their length
+    # replies that were cut off by their length
+    truncated: Truncated = field(default_factory=Truncated)
     success_rate_bounds: tuple[float, float] | None = (
         None  # its faults all failed, all passed; null: no faults, or no rate
     )
@@ -88,7 +114,9 @@ class Figures:
         """The bounds of the success rate as text for people; empty without faults."""
         if self.success_rate_bounds is None:
             return ""
-        return "{:.1f}% with its faults as failures, {:.1f}% as passes".format(*self.success_rate_bounds)
+        return "{:.1f}% with its faults as failures, {:.1f}% as passes".format(
+            *self.success_rate_bounds
+        )
 
     @property
     def samples_text(self) -> str:
@@ -96,7 +124,9 @@ class Figures:
         if len(self.pass_at_k) < 2:
             return ""
         any_of = (f"{name} {100 * value:.1f}%" for name, value in self.pass_at_k.items())
-        all_of = (f"{name} {each.text}" for name, each in self.pass_hat_k.items() if name != "pass^1")
+        all_of = (
+            f"{name} {each.text}" for name, each in self.pass_hat_k.items() if name != "pass^1"
+        )
         return ", ".join([*any_of, *all_of])
 
 
@@ -107,8 +137,10 @@ class ArmResults:
     results: Sequence[Result]
     summary: Figures
     baseline: str = ""  # the arm that it is compared with; empty: the first
-    more: Mapping[str, Any] = field(default_factory=dict)  # what parts add to its summary, see tracker.parts
-    simulated: bool | None = None  # whether it asks the simulated model, where that isn't as in the run
+    # what parts add to its summary, see tracker.parts
+    more: Mapping[str, Any] = field(default_factory=dict)
+    # whether it asks the simulated model, where that isn't as in the run
+    simulated: bool | None = None
 
 
 USUAL = ("zero-shot", "iterative")
@@ -148,28 +180,40 @@ class Summary:
     reason: str  # why it isn't complete
     planned: int  # planned experiments
     config: dict[str, Any] = field(repr=False)  # the settings of the run
-    arms: dict[str, ArmResults] = field(repr=False)  # by name: the results and the figures of each arm
+    # by name: the results and the figures of each arm
+    arms: dict[str, ArmResults] = field(repr=False)
     comparison: Comparison | None  # the two arms of a comparative run
-    faults: Sequence[dict[str, Any]]  # experiments that couldn't be judged, each with reason and cause
+    # experiments that couldn't be judged, each with reason and cause
+    faults: Sequence[dict[str, Any]]
     paid: dict[str, float]  # US dollars: total, and for results, faults and unfinished experiments
-    simulated: bool  # every arm that asks a model asks the simulated one; in older files, any of them
-    answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked and other name
-    throttled: Mapping[str, int] = field(default_factory=dict)  # requests refused because of load, by provider
-    unknown_ends: Mapping[str, int] = field(default_factory=dict)  # replies by a last word that koderz doesn't know
+    # every arm that asks a model asks the simulated one; in older files, any of them
+    simulated: bool
+    # calls by model asked and other name
+    answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # requests refused because of load, by provider
+    throttled: Mapping[str, int] = field(default_factory=dict)
+    # replies by a last word that koderz doesn't know
+    unknown_ends: Mapping[str, int] = field(default_factory=dict)
     generated: str = ""  # the name of the data if koderz made the tasks up
-    rewarded_in: Sequence[str] = ()  # journals of a training's rewards that contain scores of its tasks
-    judge: Mapping[str, Any] = field(default_factory=dict)  # the prompt of a judge that is a model, and its caveats
+    # journals of a training's rewards that contain scores of its tasks
+    rewarded_in: Sequence[str] = ()
+    # the prompt of a judge that is a model, and its caveats
+    judge: Mapping[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(repr=False)  # versions and machine
     damaged_lines: int = 0  # unreadable lines of the journal, which are left out
     measures: Sequence[Measure] = ()  # the measures that the suite declares besides success
     headline: Headline = PASSING  # the measure that sums up an arm, and how it is presented
     parts: Mapping[str, Any] = field(default_factory=dict)  # keys that the suite or a solver adds
     breakdown: Sequence[Slice] = ()  # figures by what the suite's tasks have in common
-    until_decided: UntilDecided | None = None  # when it stops; null: everything that is planned is asked
+    # when it stops; null: everything that is planned is asked
+    until_decided: UntilDecided | None = None
     decision: Mapping[str, Any] | None = None  # the last one of such a run; `arms` has each
-    notes: Sequence[str] = ()  # warnings about its tasks or samples that were known when it was planned
-    asked: Mapping[str, str] = field(default_factory=dict, repr=False)  # by task, a digest of what it asks
-    batches: Sequence[Mapping[str, Any]] = ()  # the batches in which its calls were sent, each as it was last seen
+    # warnings about its tasks or samples that were known when it was planned
+    notes: Sequence[str] = ()
+    # by task, a digest of what it asks
+    asked: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # the batches in which its calls were sent, each as it was last seen
+    batches: Sequence[Mapping[str, Any]] = ()
     schema_version: int = SCHEMA_VERSION  # the version of this format
 
     @property
@@ -180,15 +224,21 @@ class Summary:
         if self.simulated:
             found.append("SIMULATED MODEL: these figures say nothing about any real one")
         elif arms:
-            found.append(f"SIMULATED ARMS, {', '.join(arms)}: their figures say nothing about any real model")
+            found.append(
+                f"SIMULATED ARMS, {', '.join(arms)}: their figures say nothing about any real model"
+            )
         if self.generated:
-            found.append(f"GENERATED DATA, {self.generated}: these figures don't belong beside published ones")
+            found.append(
+                f"GENERATED DATA, {self.generated}: these figures don't belong beside published ones"
+            )
         for name, arm in self.arms.items():
             if note := arm.summary.truncated.note(arm.summary.total_problems):
                 found.append(f"{name}: {note}" if len(self.arms) > 1 else note)
         found += told_ends(self.unknown_ends)
         if self.rewarded_in:
-            found.append(f"REWARDED TASKS: models were rewarded on these tasks in {', '.join(self.rewarded_in)}")
+            found.append(
+                f"REWARDED TASKS: models were rewarded on these tasks in {', '.join(self.rewarded_in)}"
+            )
         return [*found, *self.notes, *self.judge.get("caveats", ())]
 
     def is_simulated(self, arm: str) -> bool:
@@ -207,7 +257,9 @@ class Summary:
         return list(self.arms.values())[-1].summary
 
 
-KEYS = frozenset({*(item.name for item in fields(Summary)), "results", "summary", "zero_shot", "iterative"})
+KEYS = frozenset(
+    {*(item.name for item in fields(Summary)), "results", "summary", "zero_shot", "iterative"}
+)
 """The keys that every summary has."""
 
 
@@ -235,7 +287,11 @@ def summarize(folder: Path) -> Summary:
     orders = settled_orders(plan, results, faults)
     arms = {arm.name: _arm(arm, plan, results, faults, counts, orders) for arm in plan.arms}
     of_arms = {name: arm.results for name, arm in arms.items()}
-    apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
+    apart = (
+        {name: [result for result in aside if result.arm == name] for name in of_arms}
+        if aside
+        else {}
+    )
     finished = last_finished(journal, lines)
     times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
@@ -268,7 +324,9 @@ def summarize(folder: Path) -> Summary:
         until_decided=until_decided_in(plan),
         decision=told_decisions(plan, decisions_in(folder, index)) if plan.until_decided else None,
         notes=plan.notes,
-        asked={task: digest for task, digest in zip(plan.tasks, plan.asked, strict=False) if digest},
+        asked={
+            task: digest for task, digest in zip(plan.tasks, plan.asked, strict=False) if digest
+        },
         batches=told_batches(folder, index),
     )
 
@@ -277,7 +335,8 @@ class _Counts:
     """Sums over the experiments of a run that are no part of their results."""
 
     def __init__(self) -> None:
-        self.baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by arm
+        # known costs on the baseline model, by arm
+        self.baselines: dict[str, list[float]] = defaultdict(list)
         self.answered_by: dict[str, Counter[str]] = defaultdict(Counter)
         self.throttled: Counter[str] = Counter()
         self.unknown_ends: Counter[str] = Counter()
@@ -294,7 +353,10 @@ class _Counts:
 
 
 def _parts(
-    plan: Plan, of_arms: Mapping[str, Sequence[Result]], faults: Sequence[Fault], apart: Mapping[str, Sequence[Result]]
+    plan: Plan,
+    of_arms: Mapping[str, Sequence[Result]],
+    faults: Sequence[Fault],
+    apart: Mapping[str, Sequence[Result]],
 ) -> dict[str, Any]:
     """The parts of the summary that suite and solvers add; faults on tasks that stand apart are none of theirs."""
     own_faults = [fault for fault in faults if fault.problem_id not in plan.apart]
@@ -335,7 +397,10 @@ def figures(
     total_cost = math.fsum(result.cost for result in results)
     passes, clusters = by_task(results, lambda result: result.success), clusters_of(results)
     usual = interval_in(passes, clusters, success_interval) if order is None else None
-    interval, method, chances = *(usual or rate_along(order or (), passes, clusters)), pass_hat_k_of(passes, clusters)
+    interval, method, chances = (
+        *(usual or rate_along(order or (), passes, clusters)),
+        pass_hat_k_of(passes, clusters),
+    )
     return Figures(
         total_problems=n,
         successes=successes,
@@ -344,24 +409,33 @@ def figures(
         success_rate_interval_method=method,
         total_cost=total_cost,
         avg_cost=total_cost / n if n else 0.0,
-        avg_iterations=sum(result.iterations for result in results) / n if n and "iterations" not in absent else None,
+        avg_iterations=sum(result.iterations for result in results) / n
+        if n and "iterations" not in absent
+        else None,
         cost_known=all(result.cost_known for result in results),
         cost_by_tier=_by_tier(results),
         cost_per_success=total_cost / successes if successes and "cost" not in absent else None,
         baseline_cost=baseline_cost,
         tokens_in=sum(result.tokens_in for result in results),
         tokens_out=sum(result.tokens_out for result in results),
-        avg_latency=math.fsum(result.latency for result in results) / n if n and "latency" not in absent else None,
+        avg_latency=math.fsum(result.latency for result in results) / n
+        if n and "latency" not in absent
+        else None,
         pass_at_k=pass_at_k_of(passes.values()),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
-        measures=dict(_means(results, {measure.name: measure for measure in measures}, clusters, order)),
+        measures=dict(
+            _means(results, {measure.name: measure for measure in measures}, clusters, order)
+        ),
         clusters=count_of(passes, clusters),
         pass_hat_k=chances if order is None else chances_along(order, passes, clusters, chances),
         unread=_unread(results),
         tokens_reasoning=_known_sum([result.tokens_reasoning for result in results]),
         truncated=_truncated(results),
-        success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
+        success_rate_bounds=(
+            100 * successes / (n + faults),
+            100 * (successes + faults) / (n + faults),
+        )
         if n and faults
         else None,
         reused_calls=sum(result.reused_calls for result in results),
@@ -379,7 +453,8 @@ def _truncated(results: Sequence[Result]) -> Truncated:
     return Truncated(counts["text"], counts["reasoning"])
 
 
-_CUT_CAUSES = {"length": "text", "length_reasoning": "reasoning"}  # of results whose solver judged no reply itself
+# of results whose solver judged no reply itself
+_CUT_CAUSES = {"length": "text", "length_reasoning": "reasoning"}
 
 
 def _unread(results: Sequence[Result]) -> UnreadAnswers | None:
@@ -403,7 +478,11 @@ def _means(
                 found[name][result.problem_id].append(value)
     for name, values in found.items():
         measure = declared.get(name, Measure(name=name, direction="higher"))
-        mean = mean_score(results, order) if name == "score" and measure.unit in ("", "share") else None
+        mean = (
+            mean_score(results, order)
+            if name == "score" and measure.unit in ("", "share")
+            else None
+        )
         yield name, mean or mean_of(values, measure, clusters, order)
 
 
@@ -431,12 +510,15 @@ def _arm(
     baseline_cost = math.fsum(costs) if costs and len(costs) == len(mine) else None
     own = figures(mine, baseline_cost, plan.measures, order, missing)
     simulated = plan.is_simulated(arm.name)
-    return ArmResults(mine, own, arm.baseline, more, None if simulated == plan.simulated else simulated)
+    return ArmResults(
+        mine, own, arm.baseline, more, None if simulated == plan.simulated else simulated
+    )
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cause", "cost")
 _TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment.__struct_fields__)
-_WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
+# the same few a hundred thousand times
+_WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")
 
 
 def _fault(fault: Fault, *, apart: bool) -> dict[str, Any]:
@@ -462,13 +544,16 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 
 
-def compare_modes(arms: Mapping[str, ArmResults], compared: Sequence[str] = USUAL) -> Comparison | None:
+def compare_modes(
+    arms: Mapping[str, ArmResults], compared: Sequence[str] = USUAL
+) -> Comparison | None:
     """The second of the arms `compared` against the first; None if one of them is missing."""
     first, second = compared
     if not arms.keys() >= {first, second}:
         return None
     before, after = (
-        {(result.problem_id, result.sample): result for result in arms[name].results} for name in (first, second)
+        {(result.problem_id, result.sample): result for result in arms[name].results}
+        for name in (first, second)
     )
     pairs = [(before[key], after[key]) for key in before if key in after]
     n = len(pairs)
@@ -476,7 +561,9 @@ def compare_modes(arms: Mapping[str, ArmResults], compared: Sequence[str] = USUA
     cost = math.fsum(b.cost - a.cost for a, b in pairs)
     return Comparison(
         problems=n,
-        success_rate_improvement=100 * sum(b.success - a.success for a, b in pairs) / n if n else None,
+        success_rate_improvement=100 * sum(b.success - a.success for a, b in pairs) / n
+        if n
+        else None,
         cost_difference=cost,
         avg_cost_difference=cost / n if n else 0.0,
         iteration_difference=sum(b.iterations - a.iterations for a, b in pairs) / n if n else None,

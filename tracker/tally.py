@@ -15,7 +15,9 @@ FAULTED, JUDGED, PASSED = range(3)
 class Tally(Generic[K]):
     """The last outcome of each experiment, by any key that tells experiments apart, and what was paid."""
 
-    def __init__(self, ended: Mapping[K, int] | None = None, calls: int = 0, cost: float = 0.0) -> None:
+    def __init__(
+        self, ended: Mapping[K, int] | None = None, calls: int = 0, cost: float = 0.0
+    ) -> None:
         self.calls = calls
         self.cost = cost  # US dollars
         self.ended = dict(ended or {})
@@ -47,7 +49,9 @@ class Tally(Generic[K]):
 
     def reopen(self, outcomes: Collection[int], but: Collection[K] = ()) -> set[K]:
         """Removes the experiments with these outcomes `but` some, which are worked on again, and returns them."""
-        again = {experiment for experiment, outcome in self.ended.items() if outcome in outcomes} - {*but}
+        again = {
+            experiment for experiment, outcome in self.ended.items() if outcome in outcomes
+        } - {*but}
         for experiment in again:
             self._ends[self.ended.pop(experiment)] -= 1
         return again

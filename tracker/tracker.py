@@ -10,11 +10,31 @@ from msgspec.structs import replace
 
 from koderz_tracker.blobs import fetched, spill, whole
 from koderz_tracker.errors import JournalError
-from koderz_tracker.index import CODES, ENDS, PAID, Index, IndexEntry, experiment_number, load_index, read_records, tell
+from koderz_tracker.index import (
+    CODES,
+    ENDS,
+    PAID,
+    Index,
+    IndexEntry,
+    experiment_number,
+    load_index,
+    read_records,
+    tell,
+)
 from koderz_tracker.journal import NAME, Journal
 from koderz_tracker.messages import share_messages
 from koderz_tracker.privacy import Privacy, shown
-from koderz_tracker.records import Attempt, Call, Fault, Finished, Keyed, Once, Plan, Record, Resumed
+from koderz_tracker.records import (
+    Attempt,
+    Call,
+    Fault,
+    Finished,
+    Keyed,
+    Once,
+    Plan,
+    Record,
+    Resumed,
+)
 from koderz_tracker.runs import create_run, lock_run, read_plan
 from koderz_tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
@@ -93,19 +113,26 @@ class Tracker:
             records = tuple(self.privacy.sealed(record, self.plan) for record in records)
         for record in records:
             if isinstance(record, Call):
-                lines += [spill(part, self.folder) for part in share_messages(record, self._messages)]
+                lines += [
+                    spill(part, self.folder) for part in share_messages(record, self._messages)
+                ]
             else:
                 lines.append(spill(record, self.folder))
         await self._journal.append(lines)
         if self._listener:
             await self._listener.room()
-        return [replace(each, value=shown(each.value)) if isinstance(each, Once) else each for each in records]
+        return [
+            replace(each, value=shown(each.value)) if isinstance(each, Once) else each
+            for each in records
+        ]
 
     def tell(self, listener: Listener) -> None:
         """Tells a listener of each line from now on."""
         self._listener, self._journal.on_lines = listener, listener.hear
 
-    def select(self, *, faults: bool = False, judged: bool = False, causes: Collection[str] = ()) -> None:
+    def select(
+        self, *, faults: bool = False, judged: bool = False, causes: Collection[str] = ()
+    ) -> None:
         """Selects ended experiments for this session to work on again, besides those that never ended.
 
         Their recorded lines become available by `recorded`. `causes`: of faults, only those of these causes.
@@ -127,14 +154,20 @@ class Tracker:
 
     def _find_lines(self, index: Index, is_wanted: Callable[[int], bool]) -> None:
         """Notes where the lines of experiments lie."""
-        for code, length, offset, experiment in index.columns("code", "length", "offset", "experiment"):
+        for code, length, offset, experiment in index.columns(
+            "code", "length", "offset", "experiment"
+        ):
             if experiment and code != _MESSAGE and is_wanted(experiment):
                 self._open.setdefault(experiment, []).append((offset, length))
 
     def _faults_but(self, causes: Collection[str]) -> set[int]:
         """The experiments that ended in a fault of another cause than these."""
         lines = self._index.columns("code", "length", "offset", "experiment") if self._index else ()
-        last = {experiment: (offset, length) for code, length, offset, experiment in lines if code == _FAULT}
+        last = {
+            experiment: (offset, length)
+            for code, length, offset, experiment in lines
+            if code == _FAULT
+        }
         return {
             experiment_number(record.experiment_id)
             for record in read_records(self.folder / NAME, last.values())
@@ -170,8 +203,14 @@ class Tracker:
     def ended(self) -> tuple[str, str]:
         """The status of the last session and its reason; `unfinished` if it has no end on record."""
         last = load_index(self.folder / NAME).last
-        (record,) = read_records(self.folder / NAME, [last.span]) if last.code == CODES["finished"] else (None,)
-        return (record.status, record.reason) if isinstance(record, Finished) else ("unfinished", "")
+        (record,) = (
+            read_records(self.folder / NAME, [last.span])
+            if last.code == CODES["finished"]
+            else (None,)
+        )
+        return (
+            (record.status, record.reason) if isinstance(record, Finished) else ("unfinished", "")
+        )
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
         await self.record(Resumed(how=how, config=config))
@@ -187,13 +226,16 @@ class Tracker:
                 ended[subject] = outcome_of(fault=code == _FAULT, success=success)
             elif code == _MESSAGE:
                 self._messages.add(subject)
-        return Tally(ended, index.count(_CALL), sum(cost for (cost,) in index.columns("cost")))  # of the free it is 0
+        # of the free it is 0
+        return Tally(ended, index.count(_CALL), sum(cost for (cost,) in index.columns("cost")))
 
     def _count(self, entry: IndexEntry) -> None:
         if entry.code in PAID:
             self.tally.pay(entry.cost, call=entry.code == _CALL)
         elif entry.code in ENDS:
-            self.tally.end(entry.experiment, outcome_of(fault=entry.code == _FAULT, success=entry.success))
+            self.tally.end(
+                entry.experiment, outcome_of(fault=entry.code == _FAULT, success=entry.success)
+            )
         elif entry.code == _MESSAGE:
             self._messages.add(entry.experiment)
 
@@ -203,5 +245,9 @@ def _has_gap(records: Sequence[Record]) -> bool:
     if not all(record.key for record in records if isinstance(record, Keyed)):
         return True
     calls = {record.call for record in records if isinstance(record, Call)}
-    attempts = {record.number: record.call or 0 for record in records if isinstance(record, Attempt)}
-    return max((*calls, *attempts.values()), default=0) > len(calls) or max(attempts, default=0) > len(attempts)
+    attempts = {
+        record.number: record.call or 0 for record in records if isinstance(record, Attempt)
+    }
+    return max((*calls, *attempts.values()), default=0) > len(calls) or max(
+        attempts, default=0
+    ) > len(attempts)

@@ -26,9 +26,12 @@ class Table:
 
     header: Sequence[str]  # empty: no heads
     rows: Sequence[Sequence[str]]
-    optional: Sequence[str] = ()  # heads of the columns that a narrow terminal may do without, the first one first
-    ruled: bool = True  # False: a listing with space between its columns, where a blank is the same as above it
-    under: Mapping[str, str] = field(default_factory=dict)  # optional heads that move under another instead of going
+    # heads of the columns that a narrow terminal may do without, the first one first
+    optional: Sequence[str] = ()
+    # False: a listing with space between its columns, where a blank is the same as above it
+    ruled: bool = True
+    # optional heads that move under another instead of going
+    under: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if unknown := {*self.optional, *self.under, *self.under.values()} - set(self.header):
@@ -79,7 +82,9 @@ def _markdown(text: str) -> str:
     Underscores within words, as ids have them, mean nothing there and stay as they are.
     """
     return re.sub(
-        r"([\\`*\[\]|~#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", escape(plain(" ".join(text.split())), quote=False)
+        r"([\\`*\[\]|~#]|(?<![^\W_])_|_(?![^\W_]))",
+        r"\\\1",
+        escape(plain(" ".join(text.split())), quote=False),
     )
 
 
@@ -95,4 +100,6 @@ def _html(block: Block) -> str:
 
 
 def _html_cells(row: Sequence[str], right: Sequence[bool]) -> str:
-    return "".join(f"<td{_RIGHT if r else ''}>{escape(cell)}</td>" for cell, r in zip(row, right, strict=True))
+    return "".join(
+        f"<td{_RIGHT if r else ''}>{escape(cell)}</td>" for cell, r in zip(row, right, strict=True)
+    )

@@ -52,10 +52,15 @@ class Board:
         for what, names in (("nobody", _solved(tasks, 0.0)), ("everybody", _solved(tasks, 1.0))):
             if tasks:
                 named = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-                yield Text(f"{len(names)} of {len(tasks)} tasks {what} passes{f': {named}' if names else ''}")
+                yield Text(
+                    f"{len(names)} of {len(tasks)} tasks {what} passes{f': {named}' if names else ''}"
+                )
         if pairs := complementary(board):
             yield Heading("Systems that pass different tasks")
-            rows = [[a, b, str(either), str(only_a), str(only_b)] for a, b, either, only_a, only_b in pairs[:_SHOWN]]
+            rows = [
+                [a, b, str(either), str(only_a), str(only_b)]
+                for a, b, either, only_a, only_b in pairs[:_SHOWN]
+            ]
             yield Table(["A", "B", "Either passes", "Only A", "Only B"], rows)
         yield from (Text(f"note: {note}") for note in self.left_out)
 
@@ -77,12 +82,16 @@ class Board:
 
     def encoded(self) -> bytes:
         """The board as JSON text."""
-        return orjson.dumps(self.document(), default=as_dict, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(
+            self.document(), default=as_dict, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        )
 
     def page(self) -> str:
         """The board as one page of HTML without any network, with its JSON in it."""
         data = self.encoded().decode().replace("<", "\\u003c")
-        files = "".join(f"<li><code>{digest}</code> {escape(path)}</li>" for path, digest in self.inputs.items())
+        files = "".join(
+            f"<li><code>{digest}</code> {escape(path)}</li>" for path, digest in self.inputs.items()
+        )
         return (
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>Leaderboard</title>'
             '<meta name="viewport" content="width=device-width"><style>'
@@ -112,13 +121,19 @@ def make_board(
 
     Raises KoderzError where nothing can be ranked.
     """
-    sides, left_out = chosen_sides(names, results, arm=arm, allow_simulated=allow_simulated, cluster=cluster)
+    sides, left_out = chosen_sides(
+        names, results, arm=arm, allow_simulated=allow_simulated, cluster=cluster
+    )
     if not unequal_resources:
         require_equal_resources(sides)
     runs = [*{side.run.name: side.run for side in sides}.values()]
     by = measure_named(measure or usual_measure(runs, ranked=True), runs)
     asked = {"runs": [*names], "arm": arm, "measure": measure, "alpha": alpha, "exact": exact}
-    asked |= {"allow_simulated": allow_simulated, "unequal_resources": unequal_resources, "cluster": cluster}
+    asked |= {
+        "allow_simulated": allow_simulated,
+        "unequal_resources": unequal_resources,
+        "cluster": cluster,
+    }
     inputs = {str(path): sha256_of(path) for run in runs for path in _files(run.path)}
     return Board(leaderboard(sides, alpha, by, exact=exact), inputs, asked, left_out)
 
@@ -137,7 +152,9 @@ def verify_board(path: Path, results: Path) -> list[str]:
         made = told["made"]
         names = [str(name) for name in made["command"]["runs"]]
         options = {name: made["command"][name] for name in ("arm", "measure", "alpha", "exact")}
-        options |= {name: bool(made["command"][name]) for name in ("allow_simulated", "unequal_resources")}
+        options |= {
+            name: bool(made["command"][name]) for name in ("allow_simulated", "unequal_resources")
+        }
         options |= {"cluster": made["command"].get("cluster")}
         inputs = {str(name): str(digest) for name, digest in made["inputs"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -145,12 +162,16 @@ def verify_board(path: Path, results: Path) -> list[str]:
     differing = []
     for name, digest in inputs.items():
         if not Path(name).is_file():
-            raise KoderzError(f"{path}: its input {name} isn't there; verify it where its inputs are")
+            raise KoderzError(
+                f"{path}: its input {name} isn't there; verify it where its inputs are"
+            )
         if sha256_of(Path(name)) != digest:
             differing.append(f"{name} isn't the file that it was made of")
     anew = orjson.loads(make_board(names, results, **options).encoded())
     differing += [
-        f"{key}: recorded otherwise than derived" for key in anew if key != "made" and told.get(key) != anew[key]
+        f"{key}: recorded otherwise than derived"
+        for key in anew
+        if key != "made" and told.get(key) != anew[key]
     ]
     if anew["made"]["inputs"].keys() != inputs.keys():
         differing.append("its inputs aren't all those that its command names")
@@ -163,7 +184,9 @@ def is_board(path: Path) -> bool:
         return False
     with open_own(path) as file:
         begin = file.read(4096)
-    return b"<title>Leaderboard</title>" in begin or begin.lstrip(b"{ \n").startswith(b'"leaderboard"')
+    return b"<title>Leaderboard</title>" in begin or begin.lstrip(b"{ \n").startswith(
+        b'"leaderboard"'
+    )
 
 
 def _files(path: Path) -> list[Path]:
@@ -172,7 +195,9 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if (path / NAME).exists():
         return [path / NAME]
-    return sorted(each for each in path.rglob("*.json*") if each.is_file() and not each.is_symlink())
+    return sorted(
+        each for each in path.rglob("*.json*") if each.is_file() and not each.is_symlink()
+    )
 
 
 def tasks_to_part(board: Leaderboard) -> str:
@@ -201,7 +226,10 @@ def _needed(board: Leaderboard) -> int | None:
         return None
     before, after = found.means()
     differences = [y - x for x, y in zip(before, after, strict=True)]
-    difference, flips = sum(differences) / len(differences), sum(map(abs, differences)) / len(differences)
+    difference, flips = (
+        sum(differences) / len(differences),
+        sum(map(abs, differences)) / len(differences),
+    )
     if not difference:
         return None
     alpha, power = normal_quantile(1 - board.alpha / 2), normal_quantile(_POWER)
@@ -223,7 +251,9 @@ def _solved(tasks: Mapping[str, Sequence[float]], share: float) -> list[str]:
 def complementary(board: Leaderboard) -> list[tuple[str, str, int, int, int]]:
     """Pairs of arms by how many tasks one of both passes, the most first: with those that only one passes."""
     passed: dict[Side, set[str]] = {
-        standing.side: {task for task, values in standing.side.values(SUCCESS).items() if all(values)}
+        standing.side: {
+            task for task, values in standing.side.values(SUCCESS).items() if all(values)
+        }
         for standing in board.standings
     }
     found = [

@@ -103,8 +103,14 @@ def names_of(sides: Sequence[Side]) -> Mapping[Side, str]:
     arms = len({side.arm for side in sides}) > 1
     names = {side: f"{side.model} {side.arm}" if arms else side.model for side in sides}
     taken = Counter(names.values())
-    digits = {side: (side.run.run_id or side.run.name).removeprefix("bench_").partition("_")[0] for side in sides}
-    return {side: f"{name} ({digits[side]})" if taken[name] > 1 else name for side, name in names.items()}
+    digits = {
+        side: (side.run.run_id or side.run.name).removeprefix("bench_").partition("_")[0]
+        for side in sides
+    }
+    return {
+        side: f"{name} ({digits[side]})" if taken[name] > 1 else name
+        for side, name in names.items()
+    }
 
 
 def board_blocks(board: Leaderboard, *, matrix: bool = True) -> Iterator[Block]:
@@ -128,9 +134,16 @@ def _tiers(board: Leaderboard, names: Mapping[Side, str]) -> str:
         tiers.setdefault(standing.tier, []).append(names[standing.side])
     first, *others = (", ".join(each) for _, each in sorted(tiers.items()))
     if not others:
-        return f"No difference between these {len(names)} is shown." if len(names) > 1 else f"{first} stands alone."
+        return (
+            f"No difference between these {len(names)} is shown."
+            if len(names) > 1
+            else f"{first} stands alone."
+        )
     best = "Best, with no difference shown among them" if len(tiers[1]) > 1 else "Best"
-    return "; ".join([f"{best}: {first}", *(f"tier {n}: {each}" for n, each in enumerate(others, 2))]) + "."
+    return (
+        "; ".join([f"{best}: {first}", *(f"tier {n}: {each}" for n, each in enumerate(others, 2))])
+        + "."
+    )
 
 
 def pairs_table(board: Leaderboard, names: Mapping[Side, str]) -> Table:

@@ -57,7 +57,11 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
         if entry is None or entry.stamp != stamp:
             # No log began after it was last written. Runs tell times without their zone, so they are always read.
             is_log = not RUN_ID.fullmatch(name)
-            if is_log and len(begun) == newest and datetime.fromtimestamp(stamp[0] / 1e9).isoformat() < begun[0]:
+            if (
+                is_log
+                and len(begun) == newest
+                and datetime.fromtimestamp(stamp[0] / 1e9).isoformat() < begun[0]
+            ):
                 continue
             entry = _read(source, stamp, f"{results}/{name}")
         cached[name] = entry
@@ -74,7 +78,9 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
                 found.unreadable.append(str(error))
                 continue
             if newest is not None:
-                (heapq.heappushpop if len(begun) == newest else heapq.heappush)(begun, entry.row.started)
+                (heapq.heappushpop if len(begun) == newest else heapq.heappush)(
+                    begun, entry.row.started
+                )
     if cached != known:
         # A folder that can't be written is still listed, only more slowly the next time.
         with contextlib.suppress(OSError):
@@ -119,7 +125,9 @@ def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
                     summaries[entry.name.removesuffix(".json")] = entry
                 else:
                     folders.add(entry.name)
-            elif entry.name.endswith((".json", ".jsonl", ".eval")) or entry.is_dir(follow_symlinks=False):
+            elif entry.name.endswith((".json", ".jsonl", ".eval")) or entry.is_dir(
+                follow_symlinks=False
+            ):
                 yield entry.name, entry.path, _stamp_of_log(entry)
     for name in summaries.keys() | folders:
         if newest := _newest(f"{results}/{name}" if name in folders else "", summaries.get(name)):
@@ -147,7 +155,11 @@ def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp] 
     since = sinks.st_mtime_ns if sinks else 0
     if journal and (status is None or journal.st_mtime_ns > status.st_mtime_ns):
         return f"{folder}/{NAME}", (journal.st_mtime_ns, journal.st_size, NAME, since)
-    return (summary.path, (status.st_mtime_ns, status.st_size, "", since)) if summary and status else None
+    return (
+        (summary.path, (status.st_mtime_ns, status.st_size, "", since))
+        if summary and status
+        else None
+    )
 
 
 def _stat(path: str) -> os.stat_result | None:
@@ -168,12 +180,20 @@ def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
                 return _Cached(stamp, None)
         standings = standing_of(folder) if stamp[3] else {}
         sinks = {name: str(standing.state) for name, standing in standings.items()}
-        row = row_of_journal(Path(source), sinks) if _is_journal(stamp) else row_of_summary(_content(source), sinks)
+        row = (
+            row_of_journal(Path(source), sinks)
+            if _is_journal(stamp)
+            else row_of_summary(_content(source), sinks)
+        )
         progress = {name: standings[name].progress(folder) for name in row.behind}
         return _Cached(stamp, replace(row, progress=progress) if progress else row)
     except (KoderzError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error.strerror if isinstance(error, OSError) else error)
-        return _Cached(stamp, None, reason if source in reason else f"{source} is no summary of a run: {reason}")
+        return _Cached(
+            stamp,
+            None,
+            reason if source in reason else f"{source} is no summary of a run: {reason}",
+        )
 
 
 def _content(path: str) -> bytes:

@@ -61,9 +61,13 @@ def claim(
     names = [run_named(store, run) for run in runs]
     found = [_run(store, name) for name in names]
     if missing := [name for name, run in zip(names, found, strict=True) if run is None]:
-        raise KoderzError(f"the memory store has nothing of {missing[0]}; bring it there: koderz sync --sink memory")
+        raise KoderzError(
+            f"the memory store has nothing of {missing[0]}; bring it there: koderz sync --sink memory"
+        )
     if is_difference is None:
-        is_difference = len(names) == 2 or (arm is None and found[0] is not None and len(found[0].arms) > 1)
+        is_difference = len(names) == 2 or (
+            arm is None and found[0] is not None and len(found[0].arms) > 1
+        )
     question = {"runs": names, "arm": arm, "measure": measure, "is_difference": is_difference}
     new = Claim(
         sentence=sentence.strip(),
@@ -79,13 +83,22 @@ def claim(
 
 def _add(store: Store, claim: Claim) -> Memory:
     """Stores a claim; returns its memory. Raises InvalidMemory where it names itself or a claim that isn't there."""
-    relations = {name: key for name in ("supersedes", "contradicts") if (key := getattr(claim, name))}
+    relations = {
+        name: key for name in ("supersedes", "contradicts") if (key := getattr(claim, name))
+    }
     for name, key in relations.items():
         if claim.key in _line(store, key):
-            raise InvalidMemory(f"{name}: the claim {key} comes of this very claim, so that they would go in a circle")
+            raise InvalidMemory(
+                f"{name}: the claim {key} comes of this very claim, so that they would go in a circle"
+            )
     known = store.get(claim.key)
-    if known and (as_claim(known).supersedes, as_claim(known).contradicts) != (claim.supersedes, claim.contradicts):
-        raise InvalidMemory(f"this was claimed before, as memory {known.id}; claims are never changed")
+    if known and (as_claim(known).supersedes, as_claim(known).contradicts) != (
+        claim.supersedes,
+        claim.contradicts,
+    ):
+        raise InvalidMemory(
+            f"this was claimed before, as memory {known.id}; claims are never changed"
+        )
     runs = [f"evidence:{each.run}" for each in claim.evidence]
     draft = Draft(
         key=claim.key,
@@ -105,7 +118,8 @@ def _add(store: Store, claim: Claim) -> Memory:
 def _key_of(store: Store, which: str | int) -> str:
     """The key of the claim with this number or key. Raises InvalidMemory if that is no claim."""
     text = str(which)
-    memory = store.get(int(text) if text.isdecimal() and len(text) < 19 else text)  # SQLite holds no larger number
+    # SQLite holds no larger number
+    memory = store.get(int(text) if text.isdecimal() and len(text) < 19 else text)
     if memory is None or memory.key is None or not is_claim(memory):
         raise InvalidMemory(f"{which} is no claim; list them with: koderz memory claims")
     return memory.key
@@ -133,7 +147,13 @@ def claims(store: Store, *, fallen: bool = False, limit: int = 50) -> Answer:
 
 def _listed(found: Sequence[Mapping[str, Any]], sentence: str) -> Answer:
     rows = [{**each, "says": each["outcome"]["text"]} for each in found]
-    heads = {"": "id", "State": "state", "Claim": "sentence", "The evidence says": "says", "Why": "reason"}
+    heads = {
+        "": "id",
+        "State": "state",
+        "Claim": "sentence",
+        "The evidence says": "says",
+        "Why": "reason",
+    }
     return Answer(sentence=sentence, rows=rows, columns={**heads, "Superseded by": "superseded_by"})
 
 
@@ -151,7 +171,9 @@ def recheck(
 def lines_of(changed: Sequence[tuple[Memory, Event]]) -> Iterator[str]:
     """A line on each change."""
     for memory, event in changed:
-        word = {"stands": "stands", "moved": "has moved", "fallen": "HAS FALLEN"}.get(event.state, event.state)
+        word = {"stands": "stands", "moved": "has moved", "fallen": "HAS FALLEN"}.get(
+            event.state, event.state
+        )
         yield f"claim {memory.id} {word}: {memory.title} ({event.reason})"
 
 
@@ -172,11 +194,19 @@ def lines_after(
             final = [each for each in each_of(decision) if each["outcome"] != "money"]
             known = [as_claim(memory).made_by for memory in claims_in(store, runs)]
             if runs and len(final) == 1 and DECIDED not in known and store.get(runs[0]):
-                made = claim(store, decision_in_words(final[0], named=True), runs, is_difference=True, made_by=DECIDED)
+                made = claim(
+                    store,
+                    decision_in_words(final[0], named=True),
+                    runs,
+                    is_difference=True,
+                    made_by=DECIDED,
+                )
                 changed.append(f"claim {made.rows[0]['id']} is stored: {made.rows[0]['sentence']}")
             return changed
     except KoderzError as error:
-        return [f"note: claims on {', '.join(runs or ['the runs'])} could not be made or checked: {error}"]
+        return [
+            f"note: claims on {', '.join(runs or ['the runs'])} could not be made or checked: {error}"
+        ]
 
 
 def _checked(store: Store, memory: Memory, findings: Sequence[str] | None) -> Event | None:
@@ -184,13 +214,26 @@ def _checked(store: Store, memory: Memory, findings: Sequence[str] | None) -> Ev
     of = as_claim(memory)
     for _ in range(_TRIES):
         events = events_of(store, str(memory.key))
-        last = events[-1] if events else Event(state="stands", evidence=of.evidence, outcome=of.outcome)
-        evidence = [_evidence(_run(store, each.run), each.run, of.question["arm"]) for each in of.evidence]
+        last = (
+            events[-1]
+            if events
+            else Event(state="stands", evidence=of.evidence, outcome=of.outcome)
+        )
+        evidence = [
+            _evidence(_run(store, each.run), each.run, of.question["arm"]) for each in of.evidence
+        ]
         if findings:
             reason = f"koderz verify finds: {'; '.join(findings[:3])}"
-            event = Event(state="fallen", reason=reason, evidence=evidence, outcome=last.outcome, found_by="verify")
+            event = Event(
+                state="fallen",
+                reason=reason,
+                evidence=evidence,
+                outcome=last.outcome,
+                found_by="verify",
+            )
         elif evidence == last.evidence and (last.found_by != "verify" or findings is None):
-            return None  # what verify found wrong is mended only by another verify, or other evidence
+            # what verify found wrong is mended only by another verify, or other evidence
+            return None
         else:
             event = _judged(store, of, evidence)
         if event == last:
@@ -217,17 +260,28 @@ def _judged(store: Store, of: Claim, evidence: list[Evidence]) -> Event:
         reason = f"this store has no results of {' and '.join(gone)} any more"
         return Event(state="can't be checked", reason=reason, evidence=evidence)
     if evidence == of.evidence:
-        return Event(state="stands", reason="its evidence is as it was", evidence=evidence, outcome=of.outcome)
+        return Event(
+            state="stands",
+            reason="its evidence is as it was",
+            evidence=evidence,
+            outcome=of.outcome,
+        )
     if other := [now.run for then, now in pairs if then.judge != now.judge]:
         reason = f"the judge of {' and '.join(other)} is another, so it isn't what was claimed"
         return Event(state="fallen", reason=reason, evidence=evidence)
     if len({now.dataset for now in evidence}) > len({then.dataset for then in of.evidence}):
-        reason = "the runs are of other tasks than each other now, so they are not comparable any more"
+        reason = (
+            "the runs are of other tasks than each other now, so they are not comparable any more"
+        )
         return Event(state="fallen", reason=reason, evidence=evidence)
     try:
         now = _outcome(store, of.question)
     except KoderzError as error:
-        return Event(state="fallen", reason=f"the evidence doesn't say it any more: {error}", evidence=evidence)
+        return Event(
+            state="fallen",
+            reason=f"the evidence doesn't say it any more: {error}",
+            evidence=evidence,
+        )
     was, (low, high) = of.outcome, of.outcome.interval
     other_tasks = any(then.dataset != now.dataset for then, now in pairs)
     reason = f"was: {was.text}; is: {now.text}{'; the tasks have changed' if other_tasks else ''}"
@@ -247,7 +301,9 @@ def _outcome(store: Store, question: Mapping[str, Any]) -> Outcome:
     if question["is_difference"]:
         one, _ = compared(store, *runs, arm=arm, measure=name)
         if one.arms:
-            raise KoderzError(f"the runs share the arms {', '.join(one.arms)}; name the one that is claimed of: --arm")
+            raise KoderzError(
+                f"the runs share the arms {', '.join(one.arms)}; name the one that is claimed of: --arm"
+            )
         text, n = headline(one), one.pairs or one.a_compared.tasks + one.b_compared.tasks
         verdict = "none"
         if one.significant:
@@ -257,7 +313,9 @@ def _outcome(store: Store, question: Mapping[str, Any]) -> Outcome:
         run = _run(store, runs[0])
         sides = sides_of(run, arm) if run else []
         if not run or len(sides) != 1 or not sides[0].results:
-            raise KoderzError(f"{runs[0]} has no results in one arm; name the arm that is claimed of: --arm")
+            raise KoderzError(
+                f"{runs[0]} has no results in one arm; name the arm that is claimed of: --arm"
+            )
         side = sides[0]
         measure = measure_named(name or usual_measure([side.run]), [side.run])
         if (mean := side.mean(measure)) is None:
@@ -274,9 +332,18 @@ def _outcome(store: Store, question: Mapping[str, Any]) -> Outcome:
         value, method, n = scale * mean.mean, mean.interval_method, mean.results
         verdict = "rate"
     if value is None or interval is None:
-        raise KoderzError(f"this evidence gives no interval ({method}), and without one there is no claim")
+        raise KoderzError(
+            f"this evidence gives no interval ({method}), and without one there is no claim"
+        )
     low, high = interval
-    return Outcome(verdict=verdict, value=value, interval=(low, high), interval_method=method or "", n=n, text=text)
+    return Outcome(
+        verdict=verdict,
+        value=value,
+        interval=(low, high),
+        interval_method=method or "",
+        n=n,
+        text=text,
+    )
 
 
 def _run(store: Store, name: str) -> Run | None:
@@ -289,15 +356,24 @@ def _evidence(run: Run | None, name: str, arm: str | None) -> Evidence:
     """A run as evidence, of all that was counted of it."""
     if run is None or not run.results:
         return Evidence(run=name, digest="")
-    results = [result for side in sides_of(run, arm if arm in run.arms else None) for result in side.results]
+    results = [
+        result
+        for side in sides_of(run, arm if arm in run.arms else None)
+        for result in side.results
+    ]
     rows = sorted(
-        (r.arm, r.problem_id, r.sample, r.experiment_id, r.verdict, r.success, r.score or 0.0) for r in results
+        (r.arm, r.problem_id, r.sample, r.experiment_id, r.verdict, r.success, r.score or 0.0)
+        for r in results
     )
     judge = {name: value for name, value in run.judge.items() if name != "caveats"}
     judged_by = [judge, [run.config.get(name) for name in _OF_JUDGES]]
     dataset = str(run.environment.get("dataset_digest") or "")
-    return Evidence(run=name, digest=_digest(rows), judge=_digest(judged_by) if judge else "", dataset=dataset)
+    return Evidence(
+        run=name, digest=_digest(rows), judge=_digest(judged_by) if judge else "", dataset=dataset
+    )
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_SORT_KEYS)).hexdigest()[:20]
+    return hashlib.sha256(
+        orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_SORT_KEYS)
+    ).hexdigest()[:20]

@@ -38,7 +38,13 @@ def _values(run: Run, name: str) -> dict[str, str]:
 def _in_clusters(run: Run, clusters: dict[str, str]) -> Run:
     arms = {}
     for name, arm in run.arms.items():
-        results = [structs.replace(each, cluster=clusters.get(each.problem_id, "")) for each in arm.results]
-        own = figures(results, arm.summary.baseline_cost, run.measures, None, len(run.missing_of(name)))
+        results = [
+            structs.replace(each, cluster=clusters.get(each.problem_id, "")) for each in arm.results
+        ]
+        own = figures(
+            results, arm.summary.baseline_cost, run.measures, None, len(run.missing_of(name))
+        )
         arms[name] = replace(arm, results=results, summary=own)
-    return replace(run, arms=arms, comparison=run.comparison and compare_modes(arms, run.comparison.arms))
+    return replace(
+        run, arms=arms, comparison=run.comparison and compare_modes(arms, run.comparison.arms)
+    )

@@ -20,7 +20,13 @@ from koderz.analysis.junit import CaseSuite, of_comparison, of_run
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import measure_named, usual_measure
-from koderz.analysis.pairs import Side, believed, pairs_to_compare, require_equal_resources, sides_of
+from koderz.analysis.pairs import (
+    Side,
+    believed,
+    pairs_to_compare,
+    require_equal_resources,
+    sides_of,
+)
 from koderz.analysis.runs import FaultsAs, Run, load_run, refuse_simulated_runs, resolve, run_paths
 from koderz.analysis.sequential import as_if_stopped, title_of, told_blocks
 from koderz.analysis.statistics import ALPHA
@@ -44,8 +50,10 @@ class Compared:
     caution: str = ""  # see `caution_on`
     alarms: Mapping[str, float] = field(default_factory=dict)  # see `false_alarms`
     notes: Sequence[str] = ()  # on the gates
-    sides: Sequence[Side] = ()  # baseline and candidate of each pair that is compared; of an arm alone, that one
-    brief: Callable[[], Iterator[Block]] | None = None  # the content without methods, where there is a shorter one
+    # baseline and candidate of each pair that is compared; of an arm alone, that one
+    sides: Sequence[Side] = ()
+    # the content without methods, where there is a shorter one
+    brief: Callable[[], Iterator[Block]] | None = None
 
     def blocks(self, *, details: bool = True) -> Iterator[Block]:
         """The answer as blocks to read; `details`: with its methods, causes of failures and all notes."""
@@ -57,14 +65,18 @@ class Compared:
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
         verdict += [Text(f"Gate undecided: {why}") for why in self.hanging]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
-        return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks(details=details)])
+        return as_markdown(
+            [Heading(f"koderz: {self.title}"), *verdict, *self.blocks(details=details)]
+        )
 
     def cases(self, threshold: float | None) -> Iterator[CaseSuite]:
         """The compared tasks for JUnit. Raises KoderzError for a comparison that isn't of two sides."""
         if len(self.sides) == 1:
             yield from of_run(self.sides[0].run, threshold, [self.sides[0].arm])
         elif not self.sides:
-            raise KoderzError("--junit has the tasks of one run, or of a baseline and a candidate; name these")
+            raise KoderzError(
+                "--junit has the tasks of one run, or of a baseline and a candidate; name these"
+            )
         for a, b in zip(self.sides[0::2], self.sides[1::2], strict=False):
             yield of_comparison(a, b, threshold)
 
@@ -104,7 +116,9 @@ def compare_runs(
     runs = runs_to_compare(names, results, allow_simulated=allow_simulated)
     runs = clustered(runs, cluster) if cluster else runs
     folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
-    compare_own: OwnComparison | None = added("comparisons", runs[0].mode) if len(folders) == len(runs) <= 2 else None
+    compare_own: OwnComparison | None = (
+        added("comparisons", runs[0].mode) if len(folders) == len(runs) <= 2 else None
+    )
     if compare_own and not allow_simulated:
         refuse_simulated_runs(runs)
     if compare_own and not replace(gates, min_gain=None).are_asked:
@@ -112,18 +126,26 @@ def compare_runs(
             raise without_effect("--faults", "a comparison of success rates or scores")
         return compare_own(folders, arm=arm, min_gain=gates.min_gain)
     if gates.min_gain is not None:
-        raise KoderzError("--min-gain judges a run of optimizers, or the second of two, and goes with no other gate")
+        raise KoderzError(
+            "--min-gain judges a run of optimizers, or the second of two, and goes with no other gate"
+        )
     runs = [with_faults_failed(run) for run in runs] if faults == "fail" else runs
     has_many = len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None)
     by = measure_named(measure or usual_measure(runs, ranked=has_many), runs)
     if has_many and gates.are_asked:
-        raise KoderzError("gates judge one candidate; name one run or --arm, or the baseline and then the candidate")
+        raise KoderzError(
+            "gates judge one candidate; name one run or --arm, or the baseline and then the candidate"
+        )
     if has_many and not (len(runs) == 1 and any(each.baseline for each in runs[0].arms.values())):
         if not allow_simulated:
             refuse_simulated_runs(runs)
         every = [side for run in runs for side in sides_of(run, arm)]
         return _ranked(
-            every if allow_simulated else believed(every), alpha, by, exact=exact, unequal_resources=unequal_resources
+            every if allow_simulated else believed(every),
+            alpha,
+            by,
+            exact=exact,
+            unequal_resources=unequal_resources,
         )
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
     if not sides:
@@ -139,7 +161,10 @@ def _require_common_tasks(runs: Sequence[Run]) -> None:
     """Raises KoderzError for two runs with results that share no task."""
     tasks = [_tasks(run) for run in runs]
     if len(runs) == 2 and all(tasks) and not tasks[0] & tasks[1]:
-        a, b = (f"{run.name} ({run.suite}, {len(own)} tasks)" for run, own in zip(runs, tasks, strict=True))
+        a, b = (
+            f"{run.name} ({run.suite}, {len(own)} tasks)"
+            for run, own in zip(runs, tasks, strict=True)
+        )
         raise KoderzError(f"{a} and {b} have no task in common, so there is nothing to compare")
 
 
@@ -160,13 +185,20 @@ def _gated(comparison: Comparison, gates: Gates, *, exact: bool) -> Compared:
     )
 
 
-def _ranked(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: bool, unequal_resources: bool) -> Compared:
+def _ranked(
+    sides: Sequence[Side], alpha: float, measure: Measure, *, exact: bool, unequal_resources: bool
+) -> Compared:
     """The leaderboard of these sides."""
     if not unequal_resources:
         require_equal_resources(sides)
     board = leaderboard(sides, alpha, measure, exact=exact)
     found = partial(leaderboard_document, board)
-    return Compared("leaderboard", partial(leaderboard_blocks, board), found, brief=partial(_board_in_brief, board))
+    return Compared(
+        "leaderboard",
+        partial(leaderboard_blocks, board),
+        found,
+        brief=partial(_board_in_brief, board),
+    )
 
 
 def _board_in_brief(board: Leaderboard) -> Iterator[Block]:
@@ -197,10 +229,14 @@ def compare_as_if_stopped(
         raise KoderzError(f"{runs[0].name} is one arm alone; name a second run to compare it with")
     by = measure_named(measure or usual_measure(runs), runs)
     decision = as_if_stopped(*sides[-1], by, alpha)
-    return Compared(title_of(decision), partial(told_blocks, decision, by), lambda: {"sequential": decision})
+    return Compared(
+        title_of(decision), partial(told_blocks, decision, by), lambda: {"sequential": decision}
+    )
 
 
-def runs_to_compare(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
+def runs_to_compare(
+    names: Sequence[str], results: Path, *, allow_simulated: bool = False
+) -> list[Run]:
     """The named runs, whose arms are looked at one by one for simulated models, or the last two that share tasks."""
     if names:
         return resolve(names, results, allow_simulated=True)
@@ -216,7 +252,9 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
     for path in reversed(run_paths(results)[-_LOOK_BACK:]):
         run = load_run(path)
         for later in recent:
-            if (allow_simulated or later.simulated == run.simulated) and _tasks(later) & _tasks(run):
+            if (allow_simulated or later.simulated == run.simulated) and _tasks(later) & _tasks(
+                run
+            ):
                 return named_alike([run, later])
         recent.append(run)
     alone = [run for run in recent if len(run.arms) > 1 and run.results]
@@ -234,10 +272,20 @@ def _tasks(run: Run) -> set[str]:
 def _alone(side: Side, gates: Gates) -> Compared:
     """The result of gates on a single arm. Raises KoderzError if no gate is asked for."""
     if not gates.are_asked:
-        raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
+        raise KoderzError(
+            f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with"
+        )
     rows, ruled = partial(side_blocks, side), ruling(gates, side, None)
     caution = caution_on(gates, side)
-    return Compared(side.label, rows, lambda: {"b": row_of(side)}, ruled.shut, ruled.hanging, caution, sides=[side])
+    return Compared(
+        side.label,
+        rows,
+        lambda: {"b": row_of(side)},
+        ruled.shut,
+        ruled.hanging,
+        caution,
+        sides=[side],
+    )
 
 
 def own_answer(mode: str, folder: Path) -> Compared | None:
@@ -252,7 +300,9 @@ def own_answer(mode: str, folder: Path) -> Compared | None:
 class OwnComparison(Protocol):
     """A comparison of runs of a mode in a way of its own, which a system names in `comparisons`."""
 
-    def __call__(self, folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
+    def __call__(
+        self, folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None
+    ) -> Compared:
         """The answer for one run or two, given their folders; see `compare_runs` and `Gates` for the rest."""
         ...
 

@@ -31,10 +31,26 @@ from koderz.analysis.inference import (
 from koderz.analysis.intervals import Interval
 from koderz.analysis.judged import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.logs import named_alike
-from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
+from koderz.analysis.measures import (
+    SUCCESS,
+    declared,
+    interval_text,
+    measure_named,
+    measures_of,
+    shown,
+    usual_measure,
+)
 from koderz.analysis.notes import differing, differing_values, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
-from koderz.analysis.runs import FaultsAs, Source, bounds_of, figures_table, rate_of, refuse_generated, run_of
+from koderz.analysis.runs import (
+    FaultsAs,
+    Source,
+    bounds_of,
+    figures_table,
+    rate_of,
+    refuse_generated,
+    run_of,
+)
 from koderz.analysis.statistics import ALPHA, holm, p_figure, p_text
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
@@ -47,7 +63,8 @@ class Compared:
     """The figures of one side on the compared tasks: those in common, or all if there are none."""
 
     mean: float | None  # of the measure, over tasks, in its unit; None where nothing was judged
-    success_rate: float | None  # per cent, the mean of the tasks' own rates; None where nothing was judged
+    # per cent, the mean of the tasks' own rates; None where nothing was judged
+    success_rate: float | None
     successes: int
     experiments: int
     tasks: int
@@ -78,27 +95,38 @@ class Comparison:
     p_holm: float | None  # the p-value, corrected for the number of arms compared at once
     mcnemar_p: float | None  # by McNemar's exact test, for two rates with one sample a task
     difference: float | None  # B less A
-    interval: Interval | None  # of this comparison alone; excludes 0 exactly if p_value shows a difference
+    # of this comparison alone; excludes 0 exactly if p_value shows a difference
+    interval: Interval | None
     interval_method: str | None  # how it was computed, or why there is none
-    probability_better: float | None  # the posterior probability that B is better, for two-valued measures
-    smallest_difference: float | None  # the smallest one that so many tasks show four times out of five
-    significant: bool  # whether p_holm shows a difference, on enough tasks, that no faults could turn
-    measures: Mapping[str, Difference]  # averages of the other measures: success, cost (US dollars), …
+    # the posterior probability that B is better, for two-valued measures
+    probability_better: float | None
+    # the smallest one that so many tasks show four times out of five
+    smallest_difference: float | None
+    # whether p_holm shows a difference, on enough tasks, that no faults could turn
+    significant: bool
+    # averages of the other measures: success, cost (US dollars), …
+    measures: Mapping[str, Difference]
     ratios: Mapping[str, Ratio]  # ratios of measures such as speed-ups
     settings: Mapping[str, tuple[Any, Any]] = field(repr=False)  # settings in which A and B differ
-    environment: Mapping[str, tuple[Any, Any]] = field(repr=False)  # in what else they differ: versions, machine
+    # in what else they differ: versions, machine
+    environment: Mapping[str, tuple[Any, Any]] = field(repr=False)
     notes: Sequence[str]  # what to bear in mind when reading it
-    arms: Mapping[str, Comparison] = field(default_factory=dict, repr=False)  # each arm's, if there are several
-    interval_holm: Interval | None = None  # of all arms; excludes 0 exactly if p_holm shows a difference
+    # each arm's, if there are several
+    arms: Mapping[str, Comparison] = field(default_factory=dict, repr=False)
+    # of all arms; excludes 0 exactly if p_holm shows a difference
+    interval_holm: Interval | None = None
     interval_holm_method: str | None = None  # how it was computed
     at_once: int = 1  # the number of comparisons for which p_holm and interval_holm are corrected
-    clusters: int | None = None  # the number of clusters that the tasks form; None: each task stands alone
+    # the number of clusters that the tasks form; None: each task stands alone
+    clusters: int | None = None
     unequal_resources: Sequence[str] = ()  # resources of which A and B had different amounts
     judged: JudgedDifference | None = None  # how far judges that are models may be off
-    shared_replies: int = 0  # replies that both sides have, since one took them from the other or both from a third
+    # replies that both sides have, since one took them from the other or both from a third
+    shared_replies: int = 0
     same_replies: Sequence[str] = ()  # tasks whose replies are all the same, left out of the test
     judged_apart: Sequence[str] = ()  # those of them on which the verdicts differ
-    completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
+    # what faults could make of the difference; None: none is on these tasks
+    completion: Completion | None = None
 
     @property
     def worse_by(self) -> float:
@@ -114,7 +142,9 @@ class Comparison:
             if self.difference is None and self.same_replies:
                 return "No claim: A and B are made of the same replies to all tasks that they have in common."
             return "There is nothing to compare yet." if self.difference is None else no_claim
-        corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
+        corrected = (
+            f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
+        )
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
         corrected = (self.judged and self.judged.basis) or corrected
         corrected = ", ".join([corrected, *([UNEQUAL] if self.unequal_resources else [])])
@@ -129,7 +159,11 @@ class Comparison:
             span = interval_text((low, high), self.measure, signed=True)
             unit = " points" if self.measure.two_valued else ""
             return f"B is {'better' if is_better else 'worse'}{by}: {span}{unit} ({corrected})."
-        value = self.judged.difference if self.judged and self.judged.difference is not None else self.difference
+        value = (
+            self.judged.difference
+            if self.judged and self.judged.difference is not None
+            else self.difference
+        )
         difference = shown(value / self.scale, self.measure, signed=True)
         is_better = (value > 0) == (self.measure.direction == "higher")
         return f"B is {'better' if is_better else 'worse'}{by}: {difference} ({corrected})."
@@ -177,14 +211,20 @@ def compare(
     refuse_generated(runs)
     sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)
     if not sides:
-        raise KoderzError(f"{runs[0].name} has one arm, {runs[0].mode}; name a second run to compare it with")
+        raise KoderzError(
+            f"{runs[0].name} has one arm, {runs[0].mode}; name a second run to compare it with"
+        )
     if not unequal_resources:
         pairs.require_equal_resources(*sides)
     return of_sides(sides, alpha, measure_named(measure or usual_measure(runs), runs), exact=exact)
 
 
 def of_sides(
-    sides: Sequence[tuple[Side, Side]], alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False
+    sides: Sequence[tuple[Side, Side]],
+    alpha: float = ALPHA,
+    measure: Measure = SUCCESS,
+    *,
+    exact: bool = False,
 ) -> Comparison:
     """The comparison of the last pair, with those of all in `arms` where there are several; `exact` as in `compare`."""
     each = corrected([between(a, b, alpha, measure, exact=exact) for a, b in sides])
@@ -198,11 +238,21 @@ def corrected(each: Sequence[Comparison]) -> list[Comparison]:
     """
     p_values = [one.p_value for one in each if one.p_value is not None]
     adjusted = iter(holm(p_values))
-    found = [one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each]
-    found = [replace(one, significant=one.judged.claims(one.significant)) if one.judged else one for one in found]
-    completions = at_worst([(one.completion, one.p_value, one.significant) for one in found], found[0].alpha)
+    found = [
+        one if one.p_value is None else _corrected(one, next(adjusted), len(p_values))
+        for one in each
+    ]
+    found = [
+        replace(one, significant=one.judged.claims(one.significant)) if one.judged else one
+        for one in found
+    ]
+    completions = at_worst(
+        [(one.completion, one.p_value, one.significant) for one in found], found[0].alpha
+    )
     return [
-        replace(one, completion=each, significant=one.significant and not (each and each.could_turn))
+        replace(
+            one, completion=each, significant=one.significant and not (each and each.could_turn)
+        )
         for one, each in zip(found, completions, strict=True)
     ]
 
@@ -212,7 +262,10 @@ def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
     if count == 1:
         return replace(one, p_holm=p_holm, significant=significant)
     matched = match(one.a, one.b, one.measure)
-    limits, method = corrected_interval(matched, one.alpha, count, p_holm) or (None, reason_for_none(matched))
+    limits, method = corrected_interval(matched, one.alpha, count, p_holm) or (
+        None,
+        reason_for_none(matched),
+    )
     interval = limits and (one.scale * limits[0], one.scale * limits[1])
     return replace(
         one,
@@ -225,16 +278,24 @@ def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
     )
 
 
-def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False) -> Comparison:
+def between(
+    a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False
+) -> Comparison:
     """Compares two arms, paired by task if they have tasks in common."""
     matched = match(a, b, measure)
     scale = 100 if matched.measure.two_valued else 1
     paired = list(zip(matched.tasks, *matched.means(), strict=True)) if matched.paired else []
-    higher, lower = [task for task, x, y in paired if x < y], [task for task, x, y in paired if x > y]
+    higher, lower = (
+        [task for task, x, y in paired if x < y],
+        [task for task, x, y in paired if x > y],
+    )
     lost, gained = (lower, higher) if measure.direction == "higher" else (higher, lower)
     p_value = p_of(matched, exact=exact)
     significant = is_shown(matched, p_value, alpha)
-    limits, interval_method = interval_of(matched, alpha, shown=significant) or (None, reason_for_none(matched))
+    limits, interval_method = interval_of(matched, alpha, shown=significant) or (
+        None,
+        reason_for_none(matched),
+    )
     interval = limits and (scale * limits[0], scale * limits[1])
     of_a, of_b = means_of(matched) or (None, None)
     difference = None if of_a is None or of_b is None else scale * (of_b - of_a)
@@ -281,7 +342,8 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         shared_replies=sum(pairs.shared_replies(a, b).values()),
         same_replies=matched.same_replies,
         judged_apart=pairs.judged_apart(a, b, matched.same_replies),
-        completion=completion and completion.corrected(difference, judged.interval if judged else None),
+        completion=completion
+        and completion.corrected(difference, judged.interval if judged else None),
     )
 
 
@@ -318,20 +380,26 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield figures_of(one)
         yield Text(one.verdict)
         if one.p_value is not None:
-            yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
+            yield Text(
+                f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}"
+            )
         if one.judged:
             yield from map(Text, text_of_difference(one.judged))
         yield from spans_of_faults(one)
         yield from _methods(one)
         if one.probability_better is not None:
             probability = min(max(one.probability_better, 0.0001), 0.9999)
-            yield Text(f"Posterior probability that B is better, all rates alike likely before: {probability:.4g}.")
+            yield Text(
+                f"Posterior probability that B is better, all rates alike likely before: {probability:.4g}."
+            )
         if one.paired:
             better = f"{one.b_only} better by B, {one.a_only} by A."
             if one.both is None:
                 yield Text(f"{one.pairs} tasks: {better}")
             else:
-                yield Text(f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, {better}")
+                yield Text(
+                    f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, {better}"
+                )
         for phrase in one.unequal_resources:
             yield Text(f"Unequal resources: {phrase}")
         if one.gained:
@@ -364,7 +432,9 @@ def figures_of(one: Comparison) -> Table:
 def spans_of_faults(one: Comparison) -> Iterator[Text]:
     """The difference with faults at their worst or best."""
     if one.completion and one.completion.differences:
-        span = interval_text(tuple(end / one.scale for end in one.completion.differences), one.measure, signed=True)
+        span = interval_text(
+            tuple(end / one.scale for end in one.completion.differences), one.measure, signed=True
+        )
         yield Text(f"With {one.completion.text} at their worst or best B - A is from {span}.")
 
 
@@ -380,7 +450,9 @@ def _methods(one: Comparison) -> Iterator[Text]:
         together = _together(one.alpha, at_once, "measures")
         yield Text(f"Intervals of the other measures: {'; '.join(sorted(others))}{together}.")
     if tests := sorted({each.method for each in tested.values()}):
-        yield Text(f"p of the other measures: {' or '.join(tests)}{f', Holm-corrected for {at_once}' * (at_once > 1)}.")
+        yield Text(
+            f"p of the other measures: {' or '.join(tests)}{f', Holm-corrected for {at_once}' * (at_once > 1)}."
+        )
     if left := [name for name in one.measures if name not in tested]:
         why = one.measures[left[0]].method.removeprefix("none: ")
         yield Text(f"No claim on {', '.join(left)}: {why}.")
@@ -399,10 +471,23 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     if success:
         cells = [_compared_rate(each) for each in compared]
     else:
-        cells = ["no results" if each.mean is None else shown(each.mean, one.measure) for each in compared]
-    difference = "" if one.difference is None else shown(one.difference / one.scale, one.measure, signed=True)
+        cells = [
+            "no results" if each.mean is None else shown(each.mean, one.measure)
+            for each in compared
+        ]
+    difference = (
+        ""
+        if one.difference is None
+        else shown(one.difference / one.scale, one.measure, signed=True)
+    )
     limits = tuple(limit / one.scale for limit in one.interval_holm) if one.interval_holm else None
-    yield [_name(one.measure, of="Avg "), *cells, difference, interval_text(limits, one.measure, signed=True), ""]
+    yield [
+        _name(one.measure, of="Avg "),
+        *cells,
+        difference,
+        interval_text(limits, one.measure, signed=True),
+        "",
+    ]
     if success and any(each.other_tasks for each in compared):
         yield ["On all its tasks", rate_of(one.a.figures), rate_of(one.b.figures), "", "", ""]
     sides = (one.a.figures.success_rate_bounds, one.b.figures.success_rate_bounds)
@@ -410,7 +495,14 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
         yield ["Faults failed to passed", *map(bounds_of, sides), "", "", ""]
     for name, ratio in one.ratios.items():
         interval = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
-        yield [f"GM {name}", f"{ratio.a:.3g}", f"{ratio.b:.3g}", f"×{ratio.ratio:.3g}", interval, ""]
+        yield [
+            f"GM {name}",
+            f"{ratio.a:.3g}",
+            f"{ratio.b:.3g}",
+            f"×{ratio.ratio:.3g}",
+            interval,
+            "",
+        ]
     for name, found in one.measures.items():
         if name in known and name not in one.ratios and (found.a or found.b):
             measure = known[name]
@@ -423,7 +515,10 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
                 "" if found.p_holm is None else p_figure(found.p_holm),
             ]
     if any(each.cost_per_success for each in compared):
-        costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)
+        costs = (
+            f"${cost:.5f}" if (cost := each.cost_per_success) is not None else ""
+            for each in compared
+        )
         yield ["Cost per success", *costs, "", "", ""]
     # pass@k and pass^k of each side on all its tasks, for each k that both have samples for.
     a, b = one.a.figures, one.b.figures
@@ -434,7 +529,14 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
             yield [name, *(each.pass_hat_k[name].text for each in (a, b)), "", "", ""]
     of_a, of_b = a.unread, b.unread
     if of_a and of_b:
-        yield ["Unread", f"{of_a.rate:.1f}%", f"{of_b.rate:.1f}%", f"{of_b.rate - of_a.rate:+.1f} points", "", ""]
+        yield [
+            "Unread",
+            f"{of_a.rate:.1f}%",
+            f"{of_b.rate:.1f}%",
+            f"{of_b.rate - of_a.rate:+.1f} points",
+            "",
+            "",
+        ]
 
 
 def _name(measure: Measure, of: str = "") -> str:
@@ -476,5 +578,7 @@ def size_shown(one: Comparison) -> str:
 
 def named_tasks(tasks: Sequence[str]) -> str:
     """The first tasks by name, and how many more there are."""
-    more = f", … ({len(tasks) - _MOST_TASKS} more; --json has all)" if len(tasks) > _MOST_TASKS else ""
+    more = (
+        f", … ({len(tasks) - _MOST_TASKS} more; --json has all)" if len(tasks) > _MOST_TASKS else ""
+    )
     return f"{', '.join(tasks[:_MOST_TASKS])}{more}"

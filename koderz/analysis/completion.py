@@ -30,11 +30,15 @@ class Completion:
 
     a: Sequence[str] = field(repr=False)  # the tasks of A's faults, one for each
     b: Sequence[str] = field(repr=False)  # those of B's
-    differences: tuple[float, float] | None  # the least and the most that it can be; None: the measure has no bounds
-    p_value: float  # with what is missing set against the leader; 1 where another leads then, or there are no bounds
+    # the least and the most that it can be; None: the measure has no bounds
+    differences: tuple[float, float] | None
+    # with what is missing set against the leader; 1 where another leads then, or there are no bounds
+    p_value: float
     p_holm: float  # corrected as that of the comparison
-    interval: tuple[float, float] | None = None  # corrected for a judge's errors, over all completions
-    could_turn: bool = False  # whether a difference is shown by what was judged, and not at the worst completion
+    # corrected for a judge's errors, over all completions
+    interval: tuple[float, float] | None = None
+    # whether a difference is shown by what was judged, and not at the worst completion
+    could_turn: bool = False
 
     @property
     def text(self) -> str:
@@ -43,25 +47,33 @@ class Completion:
 
     def named(self, a: str, b: str) -> str:
         """The faults as text for people, with the names of their sides."""
-        return " and ".join(faults_text(tasks, name) for tasks, name in ((self.a, a), (self.b, b)) if tasks)
+        return " and ".join(
+            faults_text(tasks, name) for tasks, name in ((self.a, a), (self.b, b)) if tasks
+        )
 
     @property
     def reason(self) -> str:
         """The reason for claiming nothing."""
         return f"{self.text} could turn it{'' if self.differences else ', since the measure has no bounds'}"
 
-    def corrected(self, difference: float | None, interval: tuple[float, float] | None) -> Completion:
+    def corrected(
+        self, difference: float | None, interval: tuple[float, float] | None
+    ) -> Completion:
         """The completion of a difference with this interval, corrected for a judge's errors; itself without one.
 
         The correction is taken to be the same for what is missing.
         """
         if difference is None or interval is None or self.differences is None:
             return self
-        low, high = (limit + end - difference for limit, end in zip(interval, self.differences, strict=True))
+        low, high = (
+            limit + end - difference for limit, end in zip(interval, self.differences, strict=True)
+        )
         return replace(self, interval=(low, high))
 
 
-def at_worst(claims: Sequence[tuple[Completion | None, float | None, bool]], alpha: float) -> list[Completion | None]:
+def at_worst(
+    claims: Sequence[tuple[Completion | None, float | None, bool]], alpha: float
+) -> list[Completion | None]:
     """The completions of claims that are made at once, with what could turn each, corrected by Holm's procedure.
 
     `claims`: the completion, the p-value, and whether a difference is shown by what was judged.
@@ -101,7 +113,11 @@ def completion_of(
     if not (a_worst and a_best and b_worst and b_best):
         tasks = {*a.by_task(), *b.by_task()} if matched.paired else None
         of_a, of_b = _tasks(a, tasks), _tasks(b, tasks)
-        return Completion(a=of_a, b=of_b, differences=None, p_value=1.0, p_holm=1.0) if of_a or of_b else None
+        return (
+            Completion(a=of_a, b=of_b, differences=None, p_value=1.0, p_holm=1.0)
+            if of_a or of_b
+            else None
+        )
     against_b, against_a = match(a_best, b_worst, measure), match(a_worst, b_best, measure)
     worst, other = (against_b, against_a) if b_leads else (against_a, against_b)
     compared = {*worst.tasks} if worst.order is None else {*worst.tasks} & {*worst.order}
@@ -129,7 +145,9 @@ def completed(side: Side, measure: Measure, *, best: bool) -> Side | None:
     if limits is None or not all(limits[0] <= value <= limits[1] for value in values):
         return None
     value = limits[best == (measure.direction == "higher")]
-    given: dict[str, Any] = {"success": bool(value)} if measure.name == SUCCESS.name else {"score": value}
+    given: dict[str, Any] = (
+        {"success": bool(value)} if measure.name == SUCCESS.name else {"score": value}
+    )
     if measure.name not in (SUCCESS.name, "score"):
         given = {"metrics": {measure.name: value}}
     arm = side.run.arms[side.arm]
@@ -154,8 +172,13 @@ def with_faults_failed(run: Run) -> Run:
             for measure in declared([run]).values()
             if (limits := bounds_of(measure)) and side.values(measure)
         }
-        score, metrics = worst.get("score"), {name: worst[name] for name in worst.keys() - {SUCCESS.name, "score"}}
-        added = [_result(fault, name, score=score, metrics=metrics or None) for fault in side.missing]
+        score, metrics = (
+            worst.get("score"),
+            {name: worst[name] for name in worst.keys() - {SUCCESS.name, "score"}},
+        )
+        added = [
+            _result(fault, name, score=score, metrics=metrics or None) for fault in side.missing
+        ]
         results = [*arm.results, *added]
         own = figures(results, before.baseline_cost, run.measures, side.settled)
         own = replace(own, avg_iterations=before.avg_iterations, avg_latency=before.avg_latency)
@@ -166,7 +189,9 @@ def with_faults_failed(run: Run) -> Run:
         left,
         arms=arms,
         comparison=run.comparison and compare_modes(arms, run.comparison.arms),
-        status="complete" if run.status == "incomplete" and judged >= run.planned and not left.faults else run.status,
+        status="complete"
+        if run.status == "incomplete" and judged >= run.planned and not left.faults
+        else run.status,
     )
 
 

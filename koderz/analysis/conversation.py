@@ -24,11 +24,17 @@ _FOLDED_CHARS = 200
 _WHERE = "koderz benchmark show --json has them"
 _SILENT = "(no output)"
 
-_CALLS = {"tool_use": "input", "function_call": "arguments", "custom_tool_call": "input"}  # by kind of part
-_RESULTS = {"tool_result": "content", "function_call_output": "output", "custom_tool_call_output": "output"}
+# by kind of part
+_CALLS = {"tool_use": "input", "function_call": "arguments", "custom_tool_call": "input"}
+_RESULTS = {
+    "tool_result": "content",
+    "function_call_output": "output",
+    "custom_tool_call_output": "output",
+}
 _THOUGHTS = {"thinking": "thinking", "reasoning": "summary"}
 _OWN = {"system", "developer", "tools"}  # what an agent says of itself
-_TAGGED = re.compile(r"\s*<([\w-][\w -]*)>.*</\1>\s*", re.DOTALL)  # what an agent adds to its user's words
+# what an agent adds to its user's words
+_TAGGED = re.compile(r"\s*<([\w-][\w -]*)>.*</\1>\s*", re.DOTALL)
 _UNTOLD = {"role", "content", "type", "id", "status", "tool_calls", "tool_call_id"}
 
 
@@ -44,14 +50,19 @@ def told_asked(call: Call, messages: Iterable[Mapping[str, Any]]) -> Iterator[Ut
     folds = is_of_client(call)
     for message in messages:
         for who, group in groupby(_texts(message), key=lambda said: said.who):
-            texts = [_folded(text) if folds and (who in _OWN or _TAGGED.fullmatch(text)) else text for _, text in group]
+            texts = [
+                _folded(text) if folds and (who in _OWN or _TAGGED.fullmatch(text)) else text
+                for _, text in group
+            ]
             text = "\n".join(texts)
             yield Utterance(who, shortened(text, _OUTPUT_CHARS) if who == RESULT else text)
 
 
 def told_results(call: Call) -> list[str]:
     """The tool results in a client's request that answer the previous reply; empty for other calls."""
-    last = takewhile(lambda message: not is_own(message), reversed(call.messages if is_of_client(call) else ()))
+    last = takewhile(
+        lambda message: not is_own(message), reversed(call.messages if is_of_client(call) else ())
+    )
     return [text for message in reversed([*last]) for who, text in _texts(message) if who == RESULT]
 
 
@@ -80,7 +91,9 @@ def known_by(message: Mapping[str, Any]) -> int:
         return hash(REQUEST)
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    said = [{**part, "cache_control": None} if isinstance(part, Mapping) else part for part in parts]
+    said = [
+        {**part, "cache_control": None} if isinstance(part, Mapping) else part for part in parts
+    ]
     return hash(orjson.dumps({**message, "content": said}, option=orjson.OPT_SORT_KEYS))
 
 
@@ -98,7 +111,13 @@ def chat_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         thoughts = [message["reasoning_content"]] if message.get("reasoning_content") else []
         calls = [*map(_chat_call, message.get("tool_calls") or ())]
         if role == "tool":
-            content = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
+            content = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": message.get("tool_call_id"),
+                    "content": content,
+                }
+            ]
         for part in content if isinstance(content, list) else filter(None, [content]):
             kind = _kind(part)
             if kind in _RESULTS:
@@ -108,7 +127,9 @@ def chat_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 thoughts.append(_flat(part.get(_THOUGHTS[kind])))
             elif kind in _CALLS:
                 named = {"name": part.get("name"), "arguments": part.get(_CALLS[kind])}
-                calls.append(_chat_call({"id": part.get("call_id") or part.get("id"), "function": named}))
+                calls.append(
+                    _chat_call({"id": part.get("call_id") or part.get("id"), "function": named})
+                )
             else:
                 texts.append(_flat(part))
         if texts or thoughts or calls:
@@ -151,7 +172,9 @@ def shortened(text: str, most: int, where: str = _WHERE) -> str:
     if len(text) <= most:
         return text
     half = most // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out; {where} …\n{text[-half:]}"
+    return (
+        f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out; {where} …\n{text[-half:]}"
+    )
 
 
 def _folded(text: str) -> str:
@@ -198,7 +221,11 @@ def _flat(content: Any) -> str:
         return "\n".join(map(_flat, content))
     if not isinstance(content, Mapping):
         return str(content or "")
-    return str(content["text"]) if isinstance(content.get("text"), str) else f"[{_kind(content) or 'part'}]"
+    return (
+        str(content["text"])
+        if isinstance(content.get("text"), str)
+        else f"[{_kind(content) or 'part'}]"
+    )
 
 
 def _tool(tool: Any) -> str:
@@ -215,15 +242,23 @@ def _called(call: Mapping[str, Any], field: str) -> str:
         with suppress(orjson.JSONDecodeError):  # of a free text
             arguments = orjson.loads(arguments or "{}")
     fields = arguments if isinstance(arguments, Mapping) else {field: arguments}
-    values = {key: value if isinstance(value, str) else _json(value) for key, value in fields.items()}
+    values = {
+        key: value if isinstance(value, str) else _json(value) for key, value in fields.items()
+    }
     if len(values) == 1 and "\n" not in (only := next(iter(values.values()))).rstrip("\n"):
         return f"→ {name}: {only}".rstrip("\n")
-    return "\n".join([f"→ {name}", *(f"  {line}" for key, text in values.items() for line in _field(key, text))])
+    return "\n".join(
+        [f"→ {name}", *(f"  {line}" for key, text in values.items() for line in _field(key, text))]
+    )
 
 
 def _field(name: str, text: str) -> list[str]:
     lines = text.splitlines()
-    return [f"{name}: {text}".rstrip()] if len(lines) < 2 else [f"{name}:", *(f"  {line}" for line in lines)]
+    return (
+        [f"{name}: {text}".rstrip()]
+        if len(lines) < 2
+        else [f"{name}:", *(f"  {line}" for line in lines)]
+    )
 
 
 def _json(value: Any) -> str:

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.measures import SUCCESS, headline_measure, measure_named, named_average, shown, value_of
+from koderz.analysis.measures import (
+    SUCCESS,
+    headline_measure,
+    measure_named,
+    named_average,
+    shown,
+    value_of,
+)
 from koderz.analysis.pairs import Side, told_apart
 from koderz.analysis.runs import bounds_of
 from koderz.errors import KoderzError
@@ -25,13 +32,16 @@ class Problem:
 
     problem_id: str
     success_rate: float
-    interval: tuple[float, float] | None  # 95 %, over experiments; None where one is of a run that stops once decided
+    # 95 %, over experiments; None where one is of a run that stops once decided
+    interval: tuple[float, float] | None
     interval_method: str = WILSON  # without an interval, why
     successes: int
     experiments: int
     runs: int
-    flakiness: float | None  # 0: samples agree; 1: a coin's, on average; None: nowhere several samples
-    flakiness_interval: tuple[float, float] | None = None  # 95 %, from 0 to 1, which the estimate may exceed
+    # 0: samples agree; 1: a coin's, on average; None: nowhere several samples
+    flakiness: float | None
+    # 95 %, from 0 to 1, which the estimate may exceed
+    flakiness_interval: tuple[float, float] | None = None
     solved_by: Sequence[str]  # models that passed it at least once
     unsolved_by: Sequence[str]
     avg_iterations: float
@@ -39,7 +49,8 @@ class Problem:
     mean: float | None  # of the measure, in its unit; None where no result has it
     suite: str = ""  # that it is of
     faults: int = 0  # experiments that could not be judged, which the rate leaves out
-    success_rate_bounds: tuple[float, float] | None = None  # with its faults all failed, all passed; None without any
+    # with its faults all failed, all passed; None without any
+    success_rate_bounds: tuple[float, float] | None = None
 
 
 def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Problem]:
@@ -48,7 +59,9 @@ def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Proble
     Tasks that have nothing of the measure come last. Raises KoderzError where there are no results at all.
     """
     tasks: dict[tuple[str, str], list[tuple[Side, Result]]] = defaultdict(list)
-    faults = Counter((side.run.suite, str(fault.get("problem_id"))) for side in sides for fault in side.missing)
+    faults = Counter(
+        (side.run.suite, str(fault.get("problem_id"))) for side in sides for fault in side.missing
+    )
     for side, result in told_apart(sides):
         tasks[side.run.suite, result.problem_id].append((side, result))
     if not tasks:
@@ -100,7 +113,9 @@ def ranking_blocks(found: Sequence[Ranking], limit: int) -> Iterator[Block]:
     for ranking in found:
         if len(found) > 1:
             yield Heading(ranking.suite)
-        yield from difficulty_blocks(ranking.problems, limit, ranking.measure, passed=bool(ranking.passed))
+        yield from difficulty_blocks(
+            ranking.problems, limit, ranking.measure, passed=bool(ranking.passed)
+        )
 
 
 def flakiness(outcomes: Sequence[bool]) -> float:
@@ -141,7 +156,11 @@ def flakiness_of(arms: Sequence[Sequence[bool]]) -> tuple[float, tuple[float, fl
 
 
 def difficulty_blocks(
-    problems: Sequence[Problem], limit: int | None = None, measure: Measure = SUCCESS, *, passed: bool = True
+    problems: Sequence[Problem],
+    limit: int | None = None,
+    measure: Measure = SUCCESS,
+    *,
+    passed: bool = True,
 ) -> Iterator[Block]:
     """A table, and a note on omitted rows. `passed`: whether experiments pass or fail."""
     listed = problems if limit is None else problems[:limit]
@@ -159,7 +178,9 @@ def difficulty_blocks(
         yield Text(f"The {len(listed)} hardest are shown; --limit {len(problems)} shows all.")
 
 
-def _problem(key: tuple[str, str], judged: Sequence[tuple[Side, Result]], faults: int, measure: Measure) -> Problem:
+def _problem(
+    key: tuple[str, str], judged: Sequence[tuple[Side, Result]], faults: int, measure: Measure
+) -> Problem:
     """The figures of one task, `key` being its suite and name."""
     suite, task = key
     results = [result for _, result in judged]
@@ -169,7 +190,8 @@ def _problem(key: tuple[str, str], judged: Sequence[tuple[Side, Result]], faults
     stops = any(side.run.until_decided for side, _ in judged)
     models = dict.fromkeys(side.model for side, _ in judged)
     solvers = dict.fromkeys(side.model for side, result in judged if result.success)
-    arms: dict[tuple[str, str], list[bool]] = defaultdict(list)  # differences between arms don't make a task flaky
+    # differences between arms don't make a task flaky
+    arms: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for side, result in judged:
         arms[str(side.run.path), side.arm].append(result.success)
     flaky = flakiness_of([*arms.values()])
@@ -190,7 +212,10 @@ def _problem(key: tuple[str, str], judged: Sequence[tuple[Side, Result]], faults
         mean=mean_of({task: values}, measure).mean if values else None,
         suite=suite,
         faults=faults,
-        success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
+        success_rate_bounds=(
+            100 * successes / (n + faults),
+            100 * (successes + faults) / (n + faults),
+        )
         if faults
         else None,
     )
@@ -202,11 +227,19 @@ def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str
     if measure.name not in (SUCCESS.name, "iterations", "cost"):
         cells[named_average(measure)] = "" if problem.mean is None else shown(problem.mean, measure)
     if passed:
-        cells["Success rate"] = f"{problem.success_rate:.1f}% ({problem.successes}/{problem.experiments})"
-        cells["95% Wilson"] = "{:.1f}% to {:.1f}%".format(*problem.interval) if problem.interval else ""
+        cells["Success rate"] = (
+            f"{problem.success_rate:.1f}% ({problem.successes}/{problem.experiments})"
+        )
+        cells["95% Wilson"] = (
+            "{:.1f}% to {:.1f}%".format(*problem.interval) if problem.interval else ""
+        )
     cells["Runs"] = str(problem.runs)
     if passed:
-        limits = " ({:.2f} to {:.2f})".format(*problem.flakiness_interval) if problem.flakiness_interval else ""
+        limits = (
+            " ({:.2f} to {:.2f})".format(*problem.flakiness_interval)
+            if problem.flakiness_interval
+            else ""
+        )
         cells["Flaky"] = "" if problem.flakiness is None else f"{problem.flakiness:.2f}{limits}"
     cells |= {"Avg iter.": f"{problem.avg_iterations:.1f}", "Avg cost": f"${problem.avg_cost:.5f}"}
     return cells | ({"Solved by": ", ".join(problem.solved_by) or "none"} if passed else {})

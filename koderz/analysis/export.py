@@ -50,23 +50,29 @@ def _columns(names: str) -> dict[str, type]:
 
 
 _IDENTITY = _columns("run_id experiment_id problem_id suite model mode solver arm sample simulated")
-_LIMITS = _columns("test_timeout test_memory cpu_scale")  # CPU seconds; MB; what the seconds were stretched by
+# CPU seconds; MB; what the seconds were stretched by
+_LIMITS = _columns("test_timeout test_memory cpu_scale")
 EXPERIMENT_COLUMNS = {
     **_IDENTITY,
-    **_columns("success verdict cause score metrics iterations grades calls cost cost_known tokens_in tokens_out"),
+    **_columns(
+        "success verdict cause score metrics iterations grades calls cost cost_known tokens_in tokens_out"
+    ),
     **_columns("latency duration_seconds reason note program"),
     **_LIMITS,
 }
 """The columns of experiments. A fault has the verdict "fault", a cause, a reason and no success."""
 ATTEMPT_COLUMNS = {
     **_IDENTITY,
-    **_columns("attempt call passed verdict cause score metrics cost tokens_in tokens_out latency finish_reason"),
+    **_columns(
+        "attempt call passed verdict cause score metrics cost tokens_in tokens_out latency finish_reason"
+    ),
     **_columns("detail feedback program reply"),
     **_LIMITS,
 }
 """The columns of attempts. Cost, tokens and latency are those of the judged reply's call alone."""
 _LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of wide Markdown
-_OF_MARKDOWN = ("problem_id", "arm", "attempt", "verdict", "score", "cost")  # as far as there are such columns
+# as far as there are such columns
+_OF_MARKDOWN = ("problem_id", "arm", "attempt", "verdict", "score", "cost")
 _BATCH = 1000  # rows of a Parquet row group
 
 
@@ -98,7 +104,9 @@ def export(
             raise KoderzError(f"--artifact {artifact}: rows have a column of that name already")
         columns = {**columns, artifact: str}
     rows: Iterator[Row] = (
-        row for folder in folders for row in rows_of(folder, arms[folder], attempts=attempts, artifact=artifact)
+        row
+        for folder in folders
+        for row in rows_of(folder, arms[folder], attempts=attempts, artifact=artifact)
     )
     if faults == "fail":
         rows = ({**row, "success": False} if row["verdict"] == FAULT else row for row in rows)
@@ -163,10 +171,17 @@ def rows_of(
             ended = story.outcome
             row = {"program": story.program}
             if isinstance(ended, Fault):
-                taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
+                taken = {
+                    name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")
+                }
                 experiment = row | {"verdict": FAULT, **taken}
             else:
-                names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
+                names = (
+                    EXPERIMENT_COLUMNS.keys()
+                    - _IDENTITY.keys()
+                    - _LIMITS.keys()
+                    - {"program", "reason"}
+                )
                 experiment = row | {name: getattr(ended, name) for name in names}
             yield identity | experiment | _artifact(story.attempts, artifact, folder)
 
@@ -174,12 +189,27 @@ def rows_of(
 def _attempt(step: StoryStep) -> dict[str, Any]:
     attempt, call = step.attempt, step.call
     assert attempt is not None
-    names = ("call", "passed", "verdict", "cause", "score", "metrics", "detail", "feedback", "program")
-    row: dict[str, Any] = {name: getattr(attempt, name) for name in names} | {"attempt": attempt.number}
+    names = (
+        "call",
+        "passed",
+        "verdict",
+        "cause",
+        "score",
+        "metrics",
+        "detail",
+        "feedback",
+        "program",
+    )
+    row: dict[str, Any] = {name: getattr(attempt, name) for name in names} | {
+        "attempt": attempt.number
+    }
     if attempt.task_id:
         row["problem_id"] = attempt.task_id
     if call:
-        row |= {name: getattr(call, name) for name in ("cost", "tokens_in", "tokens_out", "latency", "finish_reason")}
+        row |= {
+            name: getattr(call, name)
+            for name in ("cost", "tokens_in", "tokens_out", "latency", "finish_reason")
+        }
         row["reply"] = call.reply
     return row
 
@@ -206,7 +236,9 @@ Write = Callable[[Row], object]
 
 @contextmanager
 def _csv(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
+    text = io.TextIOWrapper(
+        file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True
+    )
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     try:
@@ -232,7 +264,13 @@ def _parquet(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {dict: pa.string(), str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    kinds = {
+        dict: pa.string(),
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+    }
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
     waiting: list[Row] = []
 
@@ -274,7 +312,8 @@ def _jsonl(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
         program = row.get("program") or ""
         sample = {
             "task_id": row["problem_id"],
-            "completion": f"\n{program}" if program else "",  # after the prompt it defines the function once more
+            # after the prompt it defines the function once more
+            "completion": f"\n{program}" if program else "",
             "solution": program,
         }
         others = {name: row.get(name) for name in columns if name not in ("program", "problem_id")}
@@ -285,7 +324,9 @@ def _jsonl(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
 
 @contextmanager
 def _markdown(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
-    with _wide_markdown(file, {name: columns[name] for name in _OF_MARKDOWN if name in columns}) as write:
+    with _wide_markdown(
+        file, {name: columns[name] for name in _OF_MARKDOWN if name in columns}
+    ) as write:
         yield write
 
 
@@ -316,7 +357,9 @@ def _short(value: Any) -> str:
     return text
 
 
-_WRITERS: Mapping[Format, Callable[[IO[bytes], Mapping[str, type]], AbstractContextManager[Write]]] = {
+_WRITERS: Mapping[
+    Format, Callable[[IO[bytes], Mapping[str, type]], AbstractContextManager[Write]]
+] = {
     "csv": _csv,
     "parquet": _parquet,
     "jsonl": _jsonl,
@@ -339,7 +382,9 @@ def format_of(path: Path | None, given: str | None) -> Format:
 
 Library = Literal["pandas", "polars"]
 _OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time")
-_OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics", "roles"))
+_OF_RESULT = tuple(
+    name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics", "roles")
+)
 
 
 def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -> Any:
@@ -352,7 +397,10 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
     """
     sources = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in sources for run in _runs(source) for row in _rows(run)]
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+    columns = {
+        name: [row.get(name) for row in rows]
+        for name in dict.fromkeys(name for row in rows for name in row)
+    }
     columns = columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}
     if library == "polars":
         try:
@@ -361,19 +409,29 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
             raise KoderzError(
                 f"polars isn't installed; run: {package_command('polars')}; or take pandas: to_dataframe(runs)"
             ) from None
-        return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
+        return polars.DataFrame(columns).with_columns(
+            polars.col("start_time").str.to_datetime(strict=False)
+        )
     import pandas as pd
 
     frame = pd.DataFrame(columns)
-    return frame.assign(start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce"))
+    return frame.assign(
+        start_time=pd.to_datetime(frame["start_time"], format="ISO8601", errors="coerce")
+    )
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
     of_run = {name: getattr(run, name) for name in _OF_RUN}
     simulated = [run.is_simulated(name) for name, arm in run.arms.items() for _ in arm.results]
     for is_simulated, result in zip(simulated, run.results, strict=True):
-        own = {"simulated": is_simulated, **{name: _cell(getattr(result, name)) for name in _OF_RESULT}}
-        tiers = {f"cost_{tier}": cost for tier, cost in (result.cost_by_tier or {"local": result.cost}).items()}
+        own = {
+            "simulated": is_simulated,
+            **{name: _cell(getattr(result, name)) for name in _OF_RESULT},
+        }
+        tiers = {
+            f"cost_{tier}": cost
+            for tier, cost in (result.cost_by_tier or {"local": result.cost}).items()
+        }
         metrics = {f"metric_{name}": value for name, value in (result.metrics or {}).items()}
         yield {**of_run, **own, **tiers, **metrics}
 

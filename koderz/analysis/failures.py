@@ -23,7 +23,8 @@ class Cause:
     cause: str
     attempts: int | None  # failed attempts of this cause; None where only outcomes are known
     experiments: int  # with at least one such attempt
-    fixed: int | None  # of these, how many passed in the end; None where none was tried, or only outcomes are known
+    # of these, how many passed in the end; None where none was tried, or only outcomes are known
+    fixed: int | None
     ended: int  # how many ended with it
 
 
@@ -35,7 +36,8 @@ class Failures:
     from_attempts: bool  # false: there is no journal, so only how experiments ended is known
     solved_at: Mapping[int, int]  # number of the attempt that passed → experiments
     cost_by_tier: Mapping[str, float]  # US dollars
-    cost_per_solved_task: float | None  # US dollars, failures included; None where nothing was solved
+    # US dollars, failures included; None where nothing was solved
+    cost_per_solved_task: float | None
     tokens_to_solution: float | None  # median of the experiments that passed
 
     @property
@@ -52,12 +54,16 @@ def failures_of(side: Side) -> Failures:
     solved = [result for result in results if result.success]
     tasks = {result.problem_id for result in solved}
     return Failures(
-        causes=sorted(causes, key=lambda cause: (-(cause.attempts or cause.experiments), cause.cause)),
+        causes=sorted(
+            causes, key=lambda cause: (-(cause.attempts or cause.experiments), cause.cause)
+        ),
         from_attempts=folder is not None,
         solved_at=dict(sorted(Counter(result.iterations for result in solved).items())),
         cost_by_tier=side.figures.cost_by_tier,
         cost_per_solved_task=sum(result.cost for result in results) / len(tasks) if tasks else None,
-        tokens_to_solution=statistics.median(result.tokens for result in solved) if solved else None,
+        tokens_to_solution=statistics.median(result.tokens for result in solved)
+        if solved
+        else None,
     )
 
 
@@ -71,7 +77,10 @@ def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Tabl
     """A table of causes for each named side, at most `most` of each; columns without data are left out."""
     rows = [
         [name, cause.cause]
-        + ["" if n is None else str(n) for n in (cause.attempts, cause.experiments, cause.fixed, cause.ended)]
+        + [
+            "" if n is None else str(n)
+            for n in (cause.attempts, cause.experiments, cause.fixed, cause.ended)
+        ]
         for name, failures in found.items()
         for cause in failures.causes[:most]
     ]
@@ -82,7 +91,8 @@ def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Tabl
 
 def _by_attempts(folder: Path, arm: str, results: Sequence[Result]) -> Iterator[Cause]:
     passed = {result.experiment_id: result.success for result in results}
-    counted = {result.experiment_id: result.iterations for result in results}  # later ones are of before a rescoring
+    # later ones are of before a rescoring
+    counted = {result.experiment_id: result.iterations for result in results}
     iterates = any(result.iterations > 1 for result in results)
     attempts: Counter[str] = Counter()
     where: dict[str, set[str]] = defaultdict(set)
@@ -134,7 +144,9 @@ def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
         if failures.cost_per_solved_task is None:
             took = "no task was solved"
         else:
-            tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
+            tiers = ", ".join(
+                f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost
+            )
             by_tier = f" (cost by tier: {tiers})" if tiers else ""
             cost = (
                 f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, "

@@ -54,7 +54,11 @@ _MOST_EXPERIMENTS = 5000
 _SAMPLING = frozenset({"temperature", "top_p", "max_tokens", "context", "use_memory"})
 _ONE_SIDED = 0.9  # of a range that holds four times in five
 _FEWEST_REPEATS = 5  # more than the tasks they are of, for what repeats of a task differ by
-_LIKENESS = ("with the same model and settings", "with the same model and other settings", "with other models")
+_LIKENESS = (
+    "with the same model and settings",
+    "with the same model and other settings",
+    "with other models",
+)
 
 
 class _Use(msgspec.Struct):
@@ -130,7 +134,9 @@ def history_of(plan: Plan) -> History:
             return None
         best = min(each.likeness for each in found)
         alike = [each for each in found if each.likeness == best]
-        return _taken([result for each in alike for result in each.results], cells, len(alike), best)
+        return _taken(
+            [result for each in alike for result in each.results], cells, len(alike), best
+        )
 
     return known
 
@@ -176,20 +182,27 @@ def _equal(config: Mapping[str, Any], plan: Plan) -> bool:
 
 def _taken(results: Sequence[_PastResult], cells: Cells, runs: int, likeness: int) -> Consumption:
     """The prediction for the cells from these experiments."""
-    values: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))  # by model and task
+    # by model and task
+    values: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         uses = _by_model(result, cells.arm)
         for model in cells.tokens_in:
-            values[model][result.problem_id].append([float(number) for number in uses.get(model, (0, 0, 0))])
+            values[model][result.problem_id].append(
+                [float(number) for number in uses.get(model, (0, 0, 0))]
+            )
     exact = likeness == 0
     amounts = {
         model: _predicted(by_task, model, cells, exact=exact)
         for model, by_task in values.items()
-        if exact or any(calls for each in by_task.values() for calls, *_ in each)  # else it had no part in them
+        # else it had no part in them
+        if exact or any(calls for each in by_task.values() for calls, *_ in each)
     }
-    counted = f"{len(results):,} experiment{'s' * (len(results) != 1)} of {runs} run{'s' * (runs != 1)}"
+    counted = (
+        f"{len(results):,} experiment{'s' * (len(results) != 1)} of {runs} run{'s' * (runs != 1)}"
+    )
     return Consumption(
-        amounts, f"by {counted} {_LIKENESS[likeness]}; four in five such runs should stay within the ranges"
+        amounts,
+        f"by {counted} {_LIKENESS[likeness]}; four in five such runs should stay within the ranges",
     )
 
 
@@ -203,7 +216,9 @@ def _by_model(result: _PastResult, arm: Arm) -> dict[str, tuple[float, float, fl
     return found
 
 
-def _predicted(by_task: Mapping[str, list[list[float]]], model: str, cells: Cells, *, exact: bool) -> Amount:
+def _predicted(
+    by_task: Mapping[str, list[list[float]]], model: str, cells: Cells, *, exact: bool
+) -> Amount:
     """The prediction for one model. If settings differ, prompts are bounded by the plan's lengths."""
     price = cells.prices.get(model) or Price(0, 0)
     if not exact:
@@ -211,9 +226,12 @@ def _predicted(by_task: Mapping[str, list[list[float]]], model: str, cells: Cell
         mean = fmean(each[1] for values in by_task.values() for each in values)
         least, most = (limit / count for limit in cells.tokens_in[model])
         factor = min(max(mean, least), most) / mean if mean else 1.0
-        by_task = {task: [[a, factor * b, c] for a, b, c in values] for task, values in by_task.items()}
+        by_task = {
+            task: [[a, factor * b, c] for a, b, c in values] for task, values in by_task.items()
+        }
     made, asked, answered = (
-        _figure({task: [each[part] for each in values] for task, values in by_task.items()}, cells) for part in range(3)
+        _figure({task: [each[part] for each in values] for task, values in by_task.items()}, cells)
+        for part in range(3)
     )
     costs = {
         task: [max(1.0, a) * price.cost(b / max(1.0, a), c / max(1.0, a)) for a, b, c in values]
@@ -232,7 +250,9 @@ def _figure(by_task: Mapping[str, Sequence[float]], cells: Cells) -> Figure:
         means_of_all, freedom = dict.fromkeys(by_task, mean), len(every) - 1
     else:
         means_of_all = means
-    squares = math.fsum((value - means_of_all[task]) ** 2 for task, values in by_task.items() for value in values)
+    squares = math.fsum(
+        (value - means_of_all[task]) ** 2 for task, values in by_task.items() for value in values
+    )
     new = sum(count for task, count in cells.samples.items() if task not in by_task)
     total, variance = new * mean, new + new**2 / len(every)
     for task, count in cells.samples.items():
@@ -267,13 +287,23 @@ class Forecast:
         return {
             "config": self.plan.record.config,
             "planned": self.plan.record.planned,
-            "prices": {  # US dollars a million tokens, and how they are known; null where they aren't
-                name: tariff and {"input": tariff.price.input, "output": tariff.price.output, "origin": tariff.origin}
+            # US dollars a million tokens, and how they are known; null where they aren't
+            "prices": {
+                name: tariff
+                and {
+                    "input": tariff.price.input,
+                    "output": tariff.price.output,
+                    "origin": tariff.origin,
+                }
                 for name, tariff in self.tariffs.items()
             },
             "estimate": self.estimate,
             **({"reuse": self.on_record} if self.on_record else {}),
-            **({"batches": {"cost": self._cost_in_batches, "rounds": self._rounds}} if self._in_batches else {}),
+            **(
+                {"batches": {"cost": self._cost_in_batches, "rounds": self._rounds}}
+                if self._in_batches
+                else {}
+            ),
         }
 
     @cached_property
@@ -292,16 +322,28 @@ class Forecast:
     @property
     def _cost_in_batches(self) -> tuple[float, float] | None:
         """The least and the most that the plan costs in batches, in US dollars; None if a price is unknown."""
-        shares = [(share.cost, self._in_batches.get(share.model, 1.0)) for share in self.estimate.models]
+        shares = [
+            (share.cost, self._in_batches.get(share.model, 1.0)) for share in self.estimate.models
+        ]
         ends = [(cost[0] * part, cost[1] * part) for cost, part in shares if cost]
-        return (sum(low for low, _ in ends), sum(high for _, high in ends)) if len(ends) == len(shares) else None
+        return (
+            (sum(low for low, _ in ends), sum(high for _, high in ends))
+            if len(ends) == len(shares)
+            else None
+        )
 
     @property
     def _rounds(self) -> tuple[int, int]:
         """The least and the most rounds of batches: as many as an experiment has calls after each other."""
         roles = {(arm.name, role) for arm, role in batched_roles(self.plan)}
-        calls = [each.calls for arm, _, each in expected_calls(self.plan) if (arm.name, each.role) in roles]
-        return int(max((low for low, _ in calls), default=0)), int(max((high for _, high in calls), default=0))
+        calls = [
+            each.calls
+            for arm, _, each in expected_calls(self.plan)
+            if (arm.name, each.role) in roles
+        ]
+        return int(max((low for low, _ in calls), default=0)), int(
+            max((high for _, high in calls), default=0)
+        )
 
     def lines(self, sampled: Summary | None = None) -> list[str]:
         """The forecast in lines, and first what a sample of the tasks came to."""
@@ -320,11 +362,17 @@ class Forecast:
         yield f"Suite: {plan.suite.name} ({plan.suite.source})"
         yield f"Tasks: {len(tasks)} ({named})"
         yield f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}"
-        yield from (f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in self.tariffs.items())
+        yield from (
+            f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in self.tariffs.items()
+        )
         yield f"Cost: {_cost(guess)}"
         if self._in_batches:
             cost, live = self._cost_in_batches, guess.cost
-            price = f"at most {_dollars(cost[1])} instead of {_dollars(live[1])}" if cost and live else "price unknown"
+            price = (
+                f"at most {_dollars(cost[1])} instead of {_dollars(live[1])}"
+                if cost and live
+                else "price unknown"
+            )
             rounds = f"{_span(*self._rounds)} round{'s' * (self._rounds[1] != 1)} of up to 24 h"
             yield f"In batches: {price}, in {rounds}"
         yield from (
@@ -346,7 +394,9 @@ class Forecast:
 
     def _repr_html_(self) -> str:
         rows = [line.strip().partition(": ")[::2] for line in self._figures()]
-        return as_html([Heading("Plan: nothing is asked, nothing is written"), Table((), rows, ruled=False)])
+        return as_html(
+            [Heading("Plan: nothing is asked, nothing is written"), Table((), rows, ruled=False)]
+        )
 
 
 def forecast_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Forecast:
@@ -364,9 +414,19 @@ def forecast_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Forecast
 def _foretold(decision: Foreseen) -> str:
     """The line on when a run that stops once it is decided will be, and on what it costs by then."""
     percent, parts = (f"{100 * share:g}" for share in (decision.difference, decision.parts))
-    better = f"{percent} points" if decision.measure == PASSES else f"{percent} % of the range of {decision.measure}"
-    who = f"If B is {better} better" if decision.compared == 1 else f"If an arm is {better} better than {decision.a}"
-    ends = ", ".join(_ending(each, decision, is_first=not at) for at, each in enumerate(decision.endings))
+    better = (
+        f"{percent} points"
+        if decision.measure == PASSES
+        else f"{percent} % of the range of {decision.measure}"
+    )
+    who = (
+        f"If B is {better} better"
+        if decision.compared == 1
+        else f"If an arm is {better} better than {decision.a}"
+    )
+    ends = ", ".join(
+        _ending(each, decision, is_first=not at) for at, each in enumerate(decision.endings)
+    )
     return f"{who} and the two part on {parts} % of tasks: decided {ends}"
 
 
@@ -385,7 +445,11 @@ def _sample_line(sampled: Summary, tasks: int) -> str:
     """A line on what a sample of a plan's tasks cost, where it is kept, and why it stopped if it did."""
     asked, spent = len(sampled.config["problems"]), _dollars(sampled.paid.get("total", 0.0))
     done = sum(len(arm.results) for arm in sampled.arms.values()) + len(sampled.faults)
-    ended = "" if sampled.status == "complete" else f" ({sampled.status} after {done} of {sampled.planned} experiments)"
+    ended = (
+        ""
+        if sampled.status == "complete"
+        else f" ({sampled.status} after {done} of {sampled.planned} experiments)"
+    )
     known = "" if all(arm.summary.cost_known for arm in sampled.arms.values()) else "at least "
     planned = f"{tasks:,} task{'s' * (tasks != 1)}"
     return f"SAMPLE: {asked} of {planned} cost {known}{spent}{ended}, kept as run {sampled.run_id}"
@@ -420,7 +484,9 @@ def _cost(guess: Estimate | Share) -> str:
     low, high = guess.cost
     if guess.likely is None or guess.likely.cost is None:
         return f"about {_dollars(high)}" if low == high else _span_of(low, high)
-    return f"about {_dollars(guess.likely.cost)}{f' (at most {_dollars(high)})' if low < high else ''}"
+    return (
+        f"about {_dollars(guess.likely.cost)}{f' (at most {_dollars(high)})' if low < high else ''}"
+    )
 
 
 def _span(low: int, high: int) -> str:

@@ -73,7 +73,8 @@ class Extent:
 
     arm: str | None = None  # None: all
     faults: FaultsAs | None = None  # how faults count; None: neither way
-    incomplete: bool = False  # whether an arm is written although not all that was planned is judged
+    # whether an arm is written although not all that was planned is judged
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +124,7 @@ def write_own(
     except (KoderzError, OSError):
         raise
     except Exception as error:  # it may be anybody's code
-        raise KoderzError(f"the format can't be written: {type(error).__name__}: {error}") from error
+        raise KoderzError(
+            f"the format can't be written: {type(error).__name__}: {error}"
+        ) from error
     return len(stories)

@@ -31,9 +31,12 @@ class Gates:
 
     fail_on_regression: bool = False  # a drop that is significant
     max_drop: float | None = None  # points, or the unit of the measure that is compared
-    confidence: float | None = None  # with which the drop has to be above max_drop; None: as it was seen
-    least: Mapping[str, float] = field(default_factory=dict)  # means of B's measures, rates in per cent
-    surely: Mapping[str, float] = field(default_factory=dict)  # likewise, which B's interval must not lie below
+    # with which the drop has to be above max_drop; None: as it was seen
+    confidence: float | None = None
+    # means of B's measures, rates in per cent
+    least: Mapping[str, float] = field(default_factory=dict)
+    # likewise, which B's interval must not lie below
+    surely: Mapping[str, float] = field(default_factory=dict)
     most: Mapping[str, float] = field(default_factory=dict)
     min_success_rate: float | None = None  # per cent
     max_cost: float | None = None  # US dollars
@@ -86,8 +89,12 @@ def least_of(given: Sequence[str] | None, points: Sequence[str] | None) -> dict[
     found, least = limits(given or ()), limits([text for text in points or () if text])
     are_points = "" in (points or ())
     if are_points and not found:
-        raise KoderzError("--min-point alone is about the measures of --min; name one, e.g. --min-point rate=80")
-    by_interval = (name for name in found if not are_points and (name in _BY_INTERVAL or _is_rate(name)))
+        raise KoderzError(
+            "--min-point alone is about the measures of --min; name one, e.g. --min-point rate=80"
+        )
+    by_interval = (
+        name for name in found if not are_points and (name in _BY_INTERVAL or _is_rate(name))
+    )
     surely = {name: found.pop(name) for name in [*by_interval]}
     return {"surely": surely, "least": found | least}
 
@@ -97,7 +104,8 @@ class Ruling:
     """Answers of gates, a clause a gate. B passes where both are empty."""
 
     shut: Sequence[str] = ()  # the reasons why B doesn't pass
-    hanging: Sequence[str] = ()  # the gates whose answer hangs on faults: they neither pass B nor shut on it
+    # the gates whose answer hangs on faults: they neither pass B nor shut on it
+    hanging: Sequence[str] = ()
 
 
 def ruling(gates: Gates, b: Side, comparison: Comparison | None, *, exact: bool = False) -> Ruling:
@@ -115,7 +123,11 @@ def ruling(gates: Gates, b: Side, comparison: Comparison | None, *, exact: bool 
         found += _by_drop(gates, comparison, exact=exact)
     return Ruling(
         [check.judged or check.at_worst for check in found if check.at_worst and check.at_best],
-        [f"{check.gate} hangs on {check.hanging}" for check in found if bool(check.at_worst) != bool(check.at_best)],
+        [
+            f"{check.gate} hangs on {check.hanging}"
+            for check in found
+            if bool(check.at_worst) != bool(check.at_best)
+        ],
     )
 
 
@@ -137,7 +149,11 @@ class _Check(NamedTuple):
 def caution_on(gates: Gates, b: Side) -> str:
     """A warning if gates judged fewer experiments of B than planned; empty otherwise."""
     run = b.run
-    if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults or run.early):
+    if (
+        not gates.are_asked
+        or run.status == "complete"
+        or not (_is_left(run) or run.faults or run.early)
+    ):
         return ""
     if not (_is_left(run) or run.early):
         return f"{run.name} {run.progress}; gates pass or shut only where the faults can't turn it"
@@ -146,15 +162,21 @@ def caution_on(gates: Gates, b: Side) -> str:
 
 def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) -> None:
     if _is_left(b.run) and not gates.allow_incomplete:
-        raise KoderzError(f"{b.run.name} {b.run.progress}, so no gate can judge it; {_way_out(b.run)}")
+        raise KoderzError(
+            f"{b.run.name} {b.run.progress}, so no gate can judge it; {_way_out(b.run)}"
+        )
     if not b.results:
         raise KoderzError(f"{b.label} has no results, so no gate can judge it")
     if gates.max_cost is not None and not b.figures.cost_known:
-        raise KoderzError(f"{b.label}: a price is unknown, so --max-cost can't judge it; put it into koderz.toml")
+        raise KoderzError(
+            f"{b.label}: a price is unknown, so --max-cost can't judge it; put it into koderz.toml"
+        )
     if not gates.are_paired:
         return
     if comparison is None:
-        raise KoderzError("--fail-on-regression and --max-drop compare two runs; name the baseline, then the candidate")
+        raise KoderzError(
+            "--fail-on-regression and --max-drop compare two runs; name the baseline, then the candidate"
+        )
     for one in comparison.arms.values() or [comparison]:
         if not one.paired:
             raise KoderzError(
@@ -196,7 +218,9 @@ def _by_figures(gates: Gates, b: Side) -> Iterator[_Check]:
                 continue
             measure = measure_named(name, [b.run])
             if b.mean(measure) is None:
-                raise KoderzError(f"no result of {b.label} has a measure {name!r}, so no gate can judge it")
+                raise KoderzError(
+                    f"no result of {b.label} has a measure {name!r}, so no gate can judge it"
+                )
             flag = f"--{'min' if sign > 0 else 'max'} {name}={limit:g}"
             yield _check(flag, b, measure, partial(_off_limit, measure, limit, sign, beyond))
 
@@ -230,13 +254,18 @@ def _is_rate(name: str) -> bool:
     return name == RATE or _CHANCE.fullmatch(name) is not None
 
 
-def _figure(side: Side, name: str, measure: Measure) -> tuple[float, tuple[float, float] | None] | None:
+def _figure(
+    side: Side, name: str, measure: Measure
+) -> tuple[float, tuple[float, float] | None] | None:
     """A figure of a side with its 95 % interval; None where it has none."""
     chance = _CHANCE.fullmatch(name)
     if chance is None:
         mean = side.mean(measure)
         return None if mean is None else (mean.mean, mean.interval)
-    k, passes = int(chance[2]), {task: [each.success for each in own] for task, own in side.by_task().items()}
+    k, passes = (
+        int(chance[2]),
+        {task: [each.success for each in own] for task, own in side.by_task().items()},
+    )
     if not passes or min(map(len, passes.values())) < k:
         return None
     clusters = clusters_of(side.results)
@@ -261,7 +290,11 @@ def _low_figure(name: str, measure: Measure, least: float, is_sure: bool, side: 
 def _low_tasks(share: float, side: Side) -> str:
     """The reason for shutting where tasks pass less than this share of their samples."""
     tasks = side.by_task()
-    low = [task for task, own in tasks.items() if not is_share(sum(each.success for each in own), len(own), share)]
+    low = [
+        task
+        for task, own in tasks.items()
+        if not is_share(sum(each.success for each in own), len(own), share)
+    ]
     if not low:
         return ""
     few = f"pass less than {share:g} of their samples{_some(low, '')}"
@@ -273,7 +306,9 @@ def _low_rate(least: float, side: Side) -> str:
     mean = side.mean(SUCCESS)
     if mean is None or 100 * mean.mean >= least - 1e-9:
         return ""
-    return f"{side.label} has a success rate of {100 * mean.mean:.1f}%, below the {least:g}% asked for"
+    return (
+        f"{side.label} has a success rate of {100 * mean.mean:.1f}%, below the {least:g}% asked for"
+    )
 
 
 def _off_limit(measure: Measure, limit: float, sign: int, beyond: str, side: Side) -> str:
@@ -305,21 +340,32 @@ def _by_drop(gates: Gates, comparison: Comparison, *, exact: bool) -> Iterator[_
     ends: list[list[dict[str, str]]] = []
     for best in (False, True):
         sides = [
-            (completed(one.a, one.measure, best=not best) or one.a, completed(one.b, one.measure, best=best) or one.b)
+            (
+                completed(one.a, one.measure, best=not best) or one.a,
+                completed(one.b, one.measure, best=best) or one.b,
+            )
             for one in each
         ]
         redone = corrected(
-            [between(a, b, one.alpha, one.measure, exact=exact) for (a, b), one in zip(sides, each, strict=True)]
+            [
+                between(a, b, one.alpha, one.measure, exact=exact)
+                for (a, b), one in zip(sides, each, strict=True)
+            ]
         )
         ends.append([dict(_shut_by_drop(gates, one)) for one in redone])
-    asked = {"--fail-on-regression": gates.fail_on_regression, "--max-drop": gates.max_drop is not None}
+    asked = {
+        "--fail-on-regression": gates.fail_on_regression,
+        "--max-drop": gates.max_drop is not None,
+    }
     for one, seen, worst, best in zip(each, judged, *ends, strict=True):
         for gate in (name for name, is_asked in asked.items() if is_asked):
             if one.completion and one.completion.differences is None:
                 yield _Check(gate, "", f"{one.measure.name} has no bounds", "", one.completion.text)
             else:
                 faults = f"{one.completion.text}; with these against B" if one.completion else ""
-                yield _Check(gate, seen.get(gate, ""), worst.get(gate, ""), best.get(gate, ""), faults)
+                yield _Check(
+                    gate, seen.get(gate, ""), worst.get(gate, ""), best.get(gate, ""), faults
+                )
 
 
 def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[tuple[str, str]]:
@@ -328,7 +374,11 @@ def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[tuple[str, str]]:
     drop = one.worse_by
     arm = f" ({one.b.arm})" if len(one.b.run.arms) > 1 else ""
     by = f"{drop:.1f} points" if success else shown(drop / one.scale, one.measure)
-    fell = f"the success rate{arm} dropped by {by}" if success else f"{one.measure.name}{arm} is worse by {by}"
+    fell = (
+        f"the success rate{arm} dropped by {by}"
+        if success
+        else f"{one.measure.name}{arm} is worse by {by}"
+    )
     tasks = _some(one.lost)
     if gates.fail_on_regression and one.significant and drop > 0:
         yield "--fail-on-regression", f"{fell}, {p_text(one.p_holm or 0.0)}{tasks}"
@@ -369,7 +419,11 @@ def alarm_notes(gates: Gates, comparison: Comparison | None) -> Iterator[str]:
         else:
             per_cent = f"{100 * rate:.0f}%"
         text = f"--max-drop {gates.max_drop:g}{sure} shuts in {per_cent} of comparisons like this one{of_arm}"
-        more = "" if rate <= _FEW_ALARMS else "; with --confidence 0.95 it shuts only where a larger drop is certain"
+        more = (
+            ""
+            if rate <= _FEW_ALARMS
+            else "; with --confidence 0.95 it shuts only where a larger drop is certain"
+        )
         yield f"{text} where A and B are equally good{more}."
 
 

@@ -41,10 +41,13 @@ class Difference:
     difference: float
     interval: Interval | None  # of this measure alone
     interval_method: str | None
-    p_value: float | None  # two-sided, that A and B are alike; None where a run stopped and no evidence holds then
-    p_holm: float | None  # corrected for the number of measures that are tested beside the one asked for
+    # two-sided, that A and B are alike; None where a run stopped and no evidence holds then
+    p_value: float | None
+    # corrected for the number of measures that are tested beside the one asked for
+    p_holm: float | None
     method: str  # of the test
-    interval_holm: Interval | None = None  # corrected for as many; without 0 exactly where p_holm shows a difference
+    # corrected for as many; without 0 exactly where p_holm shows a difference
+    interval_holm: Interval | None = None
     interval_holm_method: str | None = None
     at_once: int = 1  # the number of measures for which p_holm and interval_holm are corrected
 
@@ -118,7 +121,11 @@ def means_of(matched: Matched) -> tuple[float, float] | None:
 
 def is_shown(matched: Matched, p_value: float | None, alpha: float) -> bool:
     """Whether a p-value is small enough, on enough tasks or clusters, to claim a difference."""
-    return p_value is not None and groups_of_smallest_side(matched) >= statistics.FEWEST_TASKS and p_value <= alpha
+    return (
+        p_value is not None
+        and groups_of_smallest_side(matched) >= statistics.FEWEST_TASKS
+        and p_value <= alpha
+    )
 
 
 def groups_of_smallest_side(matched: Matched) -> int:
@@ -153,10 +160,13 @@ def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interva
         before, after = matched.means()
         if matched.paired:
             differences = _less(after, before)
-            found = intervals.bootstrap_mean(_of_groups(differences, _groups(matched, matched.tasks)), confidence)
+            found = intervals.bootstrap_mean(
+                _of_groups(differences, _groups(matched, matched.tasks)), confidence
+            )
         else:
             of_a, of_b = (
-                _of_groups(v, _groups(matched, side)) for v, side in ((before, matched.a), (after, matched.b))
+                _of_groups(v, _groups(matched, side))
+                for v, side in ((before, matched.a), (after, matched.b))
             )
             found = intervals.bootstrap_difference(of_a, of_b, confidence)
     if found is None:
@@ -188,7 +198,9 @@ def score_interval(matched: Matched, confidence: float) -> Interval:
     z = statistics.normal_quantile((1 + confidence) / 2)
     if matched.paired:
         return intervals.tango(*_discordant(matched, z), confidence)
-    return intervals.newcombe(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z), confidence)
+    return intervals.newcombe(
+        *_passed(matched, matched.a, z), *_passed(matched, matched.b, z), confidence
+    )
 
 
 def _discordant(matched: Matched, z: float) -> tuple[float, float, float]:
@@ -219,7 +231,9 @@ def _passed(matched: Matched, by_task: Values, z: float) -> tuple[float, float]:
     of_mean = statistics.standard_error(_of_groups(rates, groups)) ** 2
     values = [*by_task.values()]
     freedom = freedom_of([[value for task in group for value in values[task]] for group in groups])
-    size = effective_size(rate * (1 - rate), of_mean, len(groups), sum(map(len, values)), z, freedom)
+    size = effective_size(
+        rate * (1 - rate), of_mean, len(groups), sum(map(len, values)), z, freedom
+    )
     return rate * size, size
 
 
@@ -235,7 +249,9 @@ def probability_of(matched: Matched) -> float | None:
         a_only, b_only, _ = _discordant(matched, z)
         higher = statistics.probability_better(a_only, b_only)
     else:
-        higher = statistics.probability_higher(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z))
+        higher = statistics.probability_higher(
+            *_passed(matched, matched.a, z), *_passed(matched, matched.b, z)
+        )
     return higher if matched.measure.direction == "higher" else 1 - higher
 
 
@@ -273,9 +289,13 @@ def error_of(matched: Matched) -> float:
     """The standard error of the difference, from how far tasks or clusters lie apart."""
     before, after = matched.means()
     if matched.paired:
-        return statistics.standard_error(_of_groups(_less(after, before), _groups(matched, matched.tasks)))
+        return statistics.standard_error(
+            _of_groups(_less(after, before), _groups(matched, matched.tasks))
+        )
     sides = ((before, matched.a), (after, matched.b))
-    return math.hypot(*(statistics.standard_error(_of_groups(v, _groups(matched, side))) for v, side in sides))
+    return math.hypot(
+        *(statistics.standard_error(_of_groups(v, _groups(matched, side))) for v, side in sides)
+    )
 
 
 def least_drop(matched: Matched, confidence: float) -> float | None:
@@ -341,25 +361,49 @@ def differences_of(
         every = {value for side in (one.a, one.b) for values in side.values() for value in values}
         if len(every) > 1:
             before = [asked, *(each for each, _ in own)]
-            earlier = next((first for first in before if (one.a, one.b) == (first.a, first.b)), None)
+            earlier = next(
+                (first for first in before if (one.a, one.b) == (first.a, first.b)), None
+            )
             originals[one.measure.name] = earlier or one
             if earlier is None:
                 own.append((one, p))
-    corrected = {one.measure.name: p for (one, _), p in zip(own, statistics.holm([p for _, p in own]), strict=True)}
+    corrected = {
+        one.measure.name: p
+        for (one, _), p in zip(own, statistics.holm([p for _, p in own]), strict=True)
+    }
     differences = {}
     for one, (a, b), p in found:
         original = originals.get(one.measure.name)
-        p_holm = p if p is None or original is None else max(p, corrected.get(original.measure.name, 0.0))
+        p_holm = (
+            p
+            if p is None or original is None
+            else max(p, corrected.get(original.measure.name, 0.0))
+        )
         count = len(own) if original is not None and original is not asked else 1
-        alone = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (None, reason_for_none(one))
+        alone = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (
+            None,
+            reason_for_none(one),
+        )
         together = corrected_interval(one, alpha, count, p_holm) or (None, reason_for_none(one))
         differences[one.measure.name] = Difference(
-            a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1], count
+            a,
+            b,
+            b - a,
+            alone[0],
+            alone[1],
+            p,
+            p_holm,
+            method_of(one, exact=exact),
+            together[0],
+            together[1],
+            count,
         )
     return differences
 
 
-def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float | None) -> tuple[Interval, str] | None:
+def corrected_interval(
+    matched: Matched, alpha: float, count: int, p_holm: float | None
+) -> tuple[Interval, str] | None:
     """One of `count` intervals that hold together with confidence 1 - alpha, and its method; None as `interval_of`.
 
     Each is of confidence 1 - alpha / count, and excludes 0 exactly where Holm's p shows a difference. Source: C. E.

@@ -14,7 +14,8 @@ from koderz_tracker.rates import wilson
 
 Interval = tuple[float, float]
 
-FEWEST_TO_RESAMPLE = 20  # tasks; fewer resamples are too much alike for a bootstrap to hold what it says
+# tasks; fewer resamples are too much alike for a bootstrap to hold what it says
+FEWEST_TO_RESAMPLE = 20
 _HALVINGS = 60  # of an interval of at most 2: down to what a float can tell
 
 
@@ -35,7 +36,9 @@ def tango(a_only: float, b_only: float, tasks: float, confidence: float = 1 - AL
     return _falls_to(z, score, -1.0, seen), _falls_to(-z, score, seen, 1.0)
 
 
-def newcombe(a: float, a_tasks: float, b: float, b_tasks: float, confidence: float = 1 - ALPHA) -> Interval:
+def newcombe(
+    a: float, a_tasks: float, b: float, b_tasks: float, confidence: float = 1 - ALPHA
+) -> Interval:
     """The interval of b/b_tasks - a/a_tasks for different tasks, as fractions; counts need not be whole.
 
     Source: R. G. Newcombe, "Interval estimation for the difference between independent proportions: comparison
@@ -70,7 +73,9 @@ def bootstrap_mean(values: Sequence[float], confidence: float = 1 - ALPHA) -> In
     return _bca([values], confidence)
 
 
-def bootstrap_difference(a: Sequence[float], b: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:
+def bootstrap_difference(
+    a: Sequence[float], b: Sequence[float], confidence: float = 1 - ALPHA
+) -> Interval | None:
     """The interval of mean(b) - mean(a) over different tasks, one value a task; None as for `bootstrap_mean`.
 
     Each side is resampled on its own (Davison & Hinkley, 3.2).
@@ -104,7 +109,9 @@ def _bca(sides: Sequence[Sequence[float]], confidence: float) -> Interval | None
     for shifted in (bias - widened, bias + widened):
         # Far out in a skew distribution the formula has no value; then nothing but the extreme is left.
         turned = (
-            shifted / (1 - acceleration * shifted) if acceleration * shifted < 1 else math.copysign(math.inf, shifted)
+            shifted / (1 - acceleration * shifted)
+            if acceleration * shifted < 1
+            else math.copysign(math.inf, shifted)
         )
         found.append(float(norm.cdf(bias + turned)))
     low, high = resampled_quantiles(arrays, found)

@@ -52,7 +52,8 @@ class JudgedDifference:
     difference: float | None  # corrected; None where a side isn't calibrated
     interval: Interval | None
     note: str
-    alike: float | None = None  # p-value that the judge errs alike in both; None where a side lacks labels
+    # p-value that the judge errs alike in both; None where a side lacks labels
+    alike: float | None = None
     alike_note: str = ""
 
     @property
@@ -83,11 +84,17 @@ def judged_difference(
     figures = _figures(a), _figures(b)
     alike, alike_note = _errs_alike(*figures, alpha)
     named = " and ".join(dict.fromkeys(filter(None, judges)))
-    lacking = {judge: why for judge, each in zip(judges, figures, strict=True) if judge and (why := _unused(each))}
+    lacking = {
+        judge: why
+        for judge, each in zip(judges, figures, strict=True)
+        if judge and (why := _unused(each))
+    }
     note = ""
     if lacking or not matched.paired:
         reasons = "; ".join(dict.fromkeys(each for each in lacking.values() if each != _NO_LABELS))
-        note = f"judged by {' and '.join(lacking) or named}, not calibrated{reasons and ': '}{reasons}"
+        note = (
+            f"judged by {' and '.join(lacking) or named}, not calibrated{reasons and ': '}{reasons}"
+        )
     elif matched.order is not None:
         why = "a run stopped once it was decided, so the difference isn't corrected for the judge's errors"
         note = f"judged by {named}; {why}"
@@ -128,7 +135,9 @@ Errors = Sequence[Sequence[float]]
 """The label less the judge's verdict of each labelled item, by task."""
 
 
-def corrected_difference(matched: Matched, errors: Sequence[Errors | None], alpha: float) -> tuple[float, Interval]:
+def corrected_difference(
+    matched: Matched, errors: Sequence[Errors | None], alpha: float
+) -> tuple[float, Interval]:
     """The difference of two rates plus B's mean error and less A's, as fractions; None for an arm that no model judged.
 
     Tango's interval of the rates and those of bounded means for the errors are joined as if independent, as a run's
@@ -145,7 +154,9 @@ def corrected_difference(matched: Matched, errors: Sequence[Errors | None], alph
     return math.fsum(mean for mean, _ in parts), mover(*parts)
 
 
-def _errs_alike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, alpha: float) -> tuple[float | None, str]:
+def _errs_alike(
+    a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, alpha: float
+) -> tuple[float | None, str]:
     """The p-value that sensitivity and specificity are the same in A and B, and a sentence about it for people.
 
     Each is tested by a permutation of tasks, and the lesser p counts for as many tests as there were. None and nothing
@@ -157,7 +168,9 @@ def _errs_alike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, alpha:
     tested = []
     for kind, in_a, in_b in zip(("pass", "fail"), rights_of(of_a), rights_of(of_b), strict=True):
         if min(len(in_a), len(in_b)) > 1:
-            wrong = [100 * fmean(not right for group in arm for right in group) for arm in (in_a, in_b)]
+            wrong = [
+                100 * fmean(not right for group in arm for right in group) for arm in (in_a, in_b)
+            ]
             how = f"of what people {kind}, it gets {wrong[0]:.1f} % wrong in A and {wrong[1]:.1f} % in B"
             tested.append((shuffle_labels([*map(fmean, in_a)], [*map(fmean, in_b)]), how))
     if not tested:
@@ -165,7 +178,10 @@ def _errs_alike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, alpha:
     p, how = min(tested)
     p = min(1.0, len(tested) * p)
     if p > alpha:
-        return p, f"the judge errs alike in A and B, as far as {len(of_a)} and {len(of_b)} labels tell ({p_text(p)})"
+        return (
+            p,
+            f"the judge errs alike in A and B, as far as {len(of_a)} and {len(of_b)} labels tell ({p_text(p)})",
+        )
     return p, f"the judge doesn't err alike in A and B: {how} ({p_text(p)})"
 
 
@@ -211,10 +227,24 @@ def _labelled(figures: Mapping[str, Any]) -> list[Labelled]:
     """The labelled items of a calibration; of one by an older koderz, which tells no tasks, each is its own."""
     tasks = figures.get("labelled")
     if tasks is None:
-        kinds = [(label, figures[name]) for label, name in ((1.0, "sensitivity"), (0.0, "specificity"))]
-        shares = [(label, share["items"], round(share["share"] * share["items"])) for label, share in kinds if share]
-        tasks = [[[label if n < right else 1 - label, label]] for label, items, right in shares for n in range(items)]
-    return [Labelled(str(n), judged, {"": label}) for n, task in enumerate(tasks) for judged, label in task]
+        kinds = [
+            (label, figures[name]) for label, name in ((1.0, "sensitivity"), (0.0, "specificity"))
+        ]
+        shares = [
+            (label, share["items"], round(share["share"] * share["items"]))
+            for label, share in kinds
+            if share
+        ]
+        tasks = [
+            [[label if n < right else 1 - label, label]]
+            for label, items, right in shares
+            for n in range(items)
+        ]
+    return [
+        Labelled(str(n), judged, {"": label})
+        for n, task in enumerate(tasks)
+        for judged, label in task
+    ]
 
 
 @cache

@@ -51,7 +51,9 @@ class CaseSuite:
     time: str = ""  # when it began, in ISO 8601
 
 
-def of_run(run: Run, threshold: float | None = None, arms: Sequence[str] = ()) -> Iterator[CaseSuite]:
+def of_run(
+    run: Run, threshold: float | None = None, arms: Sequence[str] = ()
+) -> Iterator[CaseSuite]:
     """A suite for each arm of a run. A task fails where less than `threshold` of its samples passed."""
     told = _told_by(run)
     for arm in arms or run.arms:
@@ -65,8 +67,15 @@ def of_run(run: Run, threshold: float | None = None, arms: Sequence[str] = ()) -
             for task in dict.fromkeys([*tasks, *faults])
         ]
         if run.status != "complete":
-            left = (task for task in run.config.get("problems") or () if task not in tasks and task not in faults)
-            cases += [Case(str(task), kind="skipped", message=f"not asked: the run is {run.status}") for task in left]
+            left = (
+                task
+                for task in run.config.get("problems") or ()
+                if task not in tasks and task not in faults
+            )
+            cases += [
+                Case(str(task), kind="skipped", message=f"not asked: the run is {run.status}")
+                for task in left
+            ]
         figures = side.figures
         low, high = figures.success_rate_interval or ("", "")
         properties = {
@@ -87,23 +96,43 @@ def of_comparison(a: Side, b: Side, threshold: float | None = None) -> CaseSuite
     """The tasks of B, of which those fail that A passed and B doesn't."""
     (before,), (after,) = of_run(a.run, threshold, [a.arm]), of_run(b.run, threshold, [b.arm])
     kinds = {case.name: case.kind for case in before.cases}
-    return CaseSuite(after.name, [_flip(case, kinds) for case in after.cases], after.properties, after.time)
+    return CaseSuite(
+        after.name, [_flip(case, kinds) for case in after.cases], after.properties, after.time
+    )
 
 
 def _flip(case: Case, before: Mapping[str, str]) -> Case:
     was, name, seconds = before.get(case.name, "skipped"), case.name, case.seconds
     if "skipped" in (was, case.kind):
-        return Case(name, seconds, "skipped", message=case.message or "only one of the runs has this task")
+        return Case(
+            name, seconds, "skipped", message=case.message or "only one of the runs has this task"
+        )
     if "error" in (was, case.kind):
-        return Case(name, seconds, "error", "fault", case.message or "it ended in a fault in the baseline", case.text)
+        return Case(
+            name,
+            seconds,
+            "error",
+            "fault",
+            case.message or "it ended in a fault in the baseline",
+            case.text,
+        )
     if was == case.kind:
         return Case(name, seconds, note="failed in both runs" if was else "")
     if not case.kind:
         return Case(name, seconds, note="passed, after it failed in the baseline")
-    return Case(name, seconds, "failure", case.type, f"passed in the baseline; now {case.message}", case.text)
+    return Case(
+        name,
+        seconds,
+        "failure",
+        case.type,
+        f"passed in the baseline; now {case.message}",
+        case.text,
+    )
 
 
-def of_verdicts(suite: str, verdicts: Iterable[tuple[str, Verdict | str]], threshold: float | None = None) -> CaseSuite:
+def of_verdicts(
+    suite: str, verdicts: Iterable[tuple[str, Verdict | str]], threshold: float | None = None
+) -> CaseSuite:
     """The tasks of judged answers: pairs of a task and a verdict, or the reason why it could not be judged."""
     tasks: dict[str, list[Verdict | str]] = {}
     for task, verdict in verdicts:
@@ -141,7 +170,9 @@ def _case(
     seconds = sum(result.duration_seconds for result in results)
     lost = [result for result in results if not result.success]
     if is_share(passed, samples, share):
-        return Case(task, seconds, note=f"{passed} of {samples} samples passed" if samples > 1 else "")
+        return Case(
+            task, seconds, note=f"{passed} of {samples} samples passed" if samples > 1 else ""
+        )
     if is_share(passed + len(faults), samples, share):
         reason = str(faults[0].get("reason", ""))
         return Case(task, seconds, "error", str(faults[0].get("cause") or "fault"), reason, reason)
@@ -167,7 +198,11 @@ def _told_by(run: Run) -> Callable[[str], str]:
         experiments = Experiments(run.folder)
     except JournalError:
         return lambda _: ""
-    outcomes = {outcome.experiment_id: outcome for outcome in experiments.outcomes if not isinstance(outcome, Fault)}
+    outcomes = {
+        outcome.experiment_id: outcome
+        for outcome in experiments.outcomes
+        if not isinstance(outcome, Fault)
+    }
 
     def told(experiment_id: str) -> str:
         outcome = outcomes.get(experiment_id)
@@ -183,7 +218,11 @@ def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:
     totals: list[Case] = []
     for suite in suites:
         totals += suite.cases
-        element = SubElement(root, "testsuite", {"name": _clean(suite.name), **_counts(suite.cases, with_skipped=True)})
+        element = SubElement(
+            root,
+            "testsuite",
+            {"name": _clean(suite.name), **_counts(suite.cases, with_skipped=True)},
+        )
         if suite.time:
             element.set("timestamp", suite.time)
         if suite.properties:
@@ -191,7 +230,11 @@ def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:
             for name, value in suite.properties.items():
                 SubElement(properties, "property", {"name": name, "value": _clean(str(value))})
         for case in suite.cases:
-            given = {"classname": _clean(suite.name), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
+            given = {
+                "classname": _clean(suite.name),
+                "name": _clean(case.name),
+                "time": f"{case.seconds:.3f}",
+            }
             inner = SubElement(element, "testcase", given)
             if case.kind:
                 about = SubElement(inner, case.kind, {"message": _cut(case.message)})
@@ -207,7 +250,10 @@ def write_junit(path: Path, suites: Iterable[CaseSuite]) -> None:
 
 
 def _counts(cases: Sequence[Case], *, with_skipped: bool = False) -> dict[str, str]:
-    count = {kind: str(sum(case.kind == kind for case in cases)) for kind in ("failure", "error", "skipped")}
+    count = {
+        kind: str(sum(case.kind == kind for case in cases))
+        for kind in ("failure", "error", "skipped")
+    }
     found = {"tests": str(len(cases)), "failures": count["failure"], "errors": count["error"]}
     found["time"] = f"{sum(case.seconds for case in cases):.3f}"
     return found | ({"skipped": count["skipped"]} if with_skipped else {})

@@ -31,12 +31,16 @@ class Pair:
     pairs: int  # tasks in common; 0: unpaired
     method: str
     p_value: float
-    a_only: float | None  # tasks that only A passes; None of other measures, and where nothing is paired
+    # tasks that only A passes; None of other measures, and where nothing is paired
+    a_only: float | None
     b_only: float | None
-    p_mid: float | None  # McNemar's mid-p, uncorrected, as published tables have it; None where it doesn't apply
+    # McNemar's mid-p, uncorrected, as published tables have it; None where it doesn't apply
+    p_mid: float | None
     p_holm: float  # corrected for the number of tests
-    significant: bool  # whether p_holm shows a difference, on enough tasks, that no faults could turn
-    completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
+    # whether p_holm shows a difference, on enough tasks, that no faults could turn
+    significant: bool
+    # what faults could make of the difference; None: none is on these tasks
+    completion: Completion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,10 @@ class Standing:
     side: Side
     mean: Mean  # of the measure, over its results; of success a fraction
     level_with_best: bool  # no test tells it from the first
-    together: Mean  # the same mean with an interval that holds together with those of all other standings
-    ranks: tuple[int, int]  # the first and the last that it may have; those of all standings hold together
+    # the same mean with an interval that holds together with those of all other standings
+    together: Mean
+    # the first and the last that it may have; those of all standings hold together
+    ranks: tuple[int, int]
     tier: int  # from 1; each arm of a later tier is shown to be worse than one of the tier before
 
 
@@ -91,7 +97,9 @@ def leaderboard(
     ranks = rank_sets([side.label for side in best_first], shown)
     tiers = tiers_of([side.label for side in best_first], shown)
     without = [side.label for side in sides if side.results and side not in best_first]
-    left_out = [f"Left out, since they have no {measure.name}: {', '.join(without)}."] if without else []
+    left_out = (
+        [f"Left out, since they have no {measure.name}: {', '.join(without)}."] if without else []
+    )
     return Leaderboard(
         measure=measure,
         standings=[
@@ -112,7 +120,9 @@ def leaderboard(
     )
 
 
-def rank_sets(names: Sequence[str], shown: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
+def rank_sets(
+    names: Sequence[str], shown: Collection[tuple[str, str]]
+) -> dict[str, tuple[int, int]]:
     """The first and the last rank that each may have, from the pairs of a better and a worse one that are shown.
 
     If no false pair is among these, which Holm's procedure promises, all sets hold the true ranks. Source: M. Mogstad,
@@ -141,7 +151,9 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
         p, means = p_of(matched, exact=exact), means_of(matched)
         if p is not None and means is not None:
             # On the tasks in common the one with the lower average on its own tasks may be the better one.
-            is_turned = means[1] > means[0] if measure.direction == "higher" else means[1] < means[0]
+            is_turned = (
+                means[1] > means[0] if measure.direction == "higher" else means[1] < means[0]
+            )
             found.append(((b, a, matched) if is_turned else (a, b, matched), p))
     tested, p_values = [one for one, _ in found], [p for _, p in found]
     adjusted = holm(p_values)
@@ -180,11 +192,16 @@ def _flips_of(matched: Matched) -> dict[str, float | None]:
 
 def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
-    notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going or side.run.is_cut_short]
+    notes += [
+        f"{side.label} {side.run.progress}."
+        for side in sides
+        if side.run.is_going or side.run.is_cut_short
+    ]
     notes += [
         f"{side.label} {side.run.early}; its averages are {asked}."
         for side in sides
-        if not (side.run.is_going or side.run.is_cut_short) and (asked := side.run.asked_of(side.arm))
+        if not (side.run.is_going or side.run.is_cut_short)
+        and (asked := side.run.asked_of(side.arm))
     ]
     notes += [
         f"{side.label} has {side.faults} faults, which count neither way: {side.figures.bounds_text or 'apart'}."
@@ -207,11 +224,15 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
         notes.append("Some have no task in common; those are tested unpaired.")
     elif len(own := {frozenset(side.by_task()) for side in sides if side.results}) > 1:
         common = len(frozenset.intersection(*own))
-        notes.append(f"Rates are over each run's own tasks, tests over those in common; {common} are common to all.")
+        notes.append(
+            f"Rates are over each run's own tasks, tests over those in common; {common} are common to all."
+        )
     if any(0 < pair.pairs < FEWEST_TASKS for pair in pairwise):
         notes.append(f"Fewer than {FEWEST_TASKS} tasks in common show nothing.")
     if names := sorted({side.run.generated for side in sides} - {""}):
-        notes.append(f"GENERATED data, {', '.join(names)}: these figures don't belong beside published ones.")
+        notes.append(
+            f"GENERATED data, {', '.join(names)}: these figures don't belong beside published ones."
+        )
     if any(side.simulated for side in sides):
         notes.append("SIMULATED model: these figures say nothing about any real one.")
     return notes
@@ -271,16 +292,26 @@ def standings_table(board: Leaderboard) -> Table:
                 str(standing.tier),
                 standing.side.model,
                 standing.side.arm,
-                rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
+                rate_of(standing.side.figures)
+                if success
+                else shown(standing.mean.mean, board.measure),
                 interval_text(standing.together.interval, board.measure),
-                "" if "cost" in untold(standing.side.results) else f"${standing.side.figures.avg_cost:.5f}",
+                ""
+                if "cost" in untold(standing.side.results)
+                else f"${standing.side.figures.avg_cost:.5f}",
                 "" if (tries := standing.side.figures.avg_iterations) is None else f"{tries:.1f}",
                 "" if standing is board.standings[0] else _against_first(board, standing),
                 standing.side.run.name,
             ]
             for standing in board.standings
         ],
-        optional=["Avg iter.", "Avg cost", *["Run"] * (len(named) == len(board.standings)), "95% interval", "Tier"],
+        optional=[
+            "Avg iter.",
+            "Avg cost",
+            *["Run"] * (len(named) == len(board.standings)),
+            "95% interval",
+            "Tier",
+        ],
     )
 
 
@@ -295,16 +326,23 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
             "Ranks and tiers follow from the differences that are shown, and all hold together with "
             f"{1 - board.alpha:.0%}. Within a tier rows stand by their averages, which shows no difference."
         )
-    if methods := {one.together.interval_method for one in board.standings if one.together.interval_method}:
-        every = f"; each of {100 - 5 / count:.4g}%, so that all {count} hold with 95%" if count > 1 else ""
+    if methods := {
+        one.together.interval_method for one in board.standings if one.together.interval_method
+    }:
+        every = (
+            f"; each of {100 - 5 / count:.4g}%, so that all {count} hold with 95%"
+            if count > 1
+            else ""
+        )
         yield Text(f"Intervals: {' or '.join(sorted(methods))}{every}.")
     yield Text(
         f"{len(board.pairwise)} test{'s' * (len(board.pairwise) != 1)}, two-sided, Holm-corrected, at {board.alpha:g}:"
     )
     told = [pair for pair in board.pairwise if pair.significant]
-    yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
-        Text("no significant difference")
-    ]
+    yield from [
+        Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})")
+        for pair in told
+    ] or [Text("no significant difference")]
     for pair in board.pairwise:
         if pair.completion and pair.completion.could_turn:
             faults = pair.completion.named(pair.a, pair.b)

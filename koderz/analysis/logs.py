@@ -71,11 +71,17 @@ def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
     Logs that can't be read are among them, so that their reader says why.
     """
     for name in sorted(os.listdir(folder)):  # noqa: PTH208 of 10,000 runs, Paths take the longest
-        if name.startswith(".") or name in others_than or RUN_ID.fullmatch(name.removesuffix(".json")):
+        if (
+            name.startswith(".")
+            or name in others_than
+            or RUN_ID.fullmatch(name.removesuffix(".json"))
+        ):
             continue
         path = folder / name
         try:
-            is_log = reader_of(path) is not None or (path.suffix == ".eval" and bool(names_of("logs")))
+            is_log = reader_of(path) is not None or (
+                path.suffix == ".eval" and bool(names_of("logs"))
+            )
         except KoderzError:
             is_log = True
         if is_log:
@@ -91,7 +97,10 @@ def named_alike(runs: Sequence[_S]) -> list[_S]:
     if not any(map(_counts_unnamed, runs)):
         return [*runs]
     named = {
-        result.problem_id: None for run in runs for result in run.results if not result.problem_id.startswith(UNNAMED)
+        result.problem_id: None
+        for run in runs
+        for result in run.results
+        if not result.problem_id.startswith(UNNAMED)
     }
     return [_renamed(run, named) if _counts_unnamed(run) else run for run in runs]
 

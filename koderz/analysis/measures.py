@@ -30,14 +30,20 @@ def value_of(result: Result, measure: str) -> float | None:
     """The result's value of a measure; None if it has none, as one that stands for a fault has no times and tokens."""
     if (result.verdict == "fault" and measure in _UNTOLD_BY_FAULTS) or measure in result.untold:
         return None
-    value = getattr(result, measure) if measure in _OF_EVERY_RUN else (result.metrics or {}).get(measure)
+    value = (
+        getattr(result, measure)
+        if measure in _OF_EVERY_RUN
+        else (result.metrics or {}).get(measure)
+    )
     return None if value is None else float(value)
 
 
 def declared(runs: Iterable[Summary]) -> dict[str, Measure]:
     """The measures of every run, and those that the suites of these runs declare."""
     own = {measure.name: measure for run in runs for measure in run.measures}
-    return _OF_EVERY_RUN | {name: own[name] for name in own if name == "score" or name not in _OF_EVERY_RUN}
+    return _OF_EVERY_RUN | {
+        name: own[name] for name in own if name == "score" or name not in _OF_EVERY_RUN
+    }
 
 
 def headline_measure(run: Summary) -> Measure:
@@ -51,7 +57,9 @@ def usual_measure(runs: Iterable[Summary], *, ranked: bool = False) -> str:
     Two sides are set against each other by what passes, where experiments pass or fail; many are `ranked` by what
     their arms are summed up by.
     """
-    found = {SUCCESS.name if run.headline.passed and not ranked else run.headline.measure for run in runs}
+    found = {
+        SUCCESS.name if run.headline.passed and not ranked else run.headline.measure for run in runs
+    }
     return found.pop() if len(found) == 1 else SUCCESS.name
 
 
@@ -59,7 +67,11 @@ def measures_of(runs: Sequence[Summary]) -> dict[str, Measure]:
     """Declared measures, then undeclared metrics. Higher counts as better for the latter, except CPU and wall time."""
     metrics = {name for run in runs for result in run.results for name in result.metrics or {}}
     usual = {name: Measure(name=name, direction="higher") for name in sorted(metrics)}
-    return usual | {name: _OF_PROGRAMS[name] for name in usual.keys() & _OF_PROGRAMS.keys()} | declared(runs)
+    return (
+        usual
+        | {name: _OF_PROGRAMS[name] for name in usual.keys() & _OF_PROGRAMS.keys()}
+        | declared(runs)
+    )
 
 
 def measure_named(name: str, runs: Sequence[Summary]) -> Measure:
@@ -97,11 +109,14 @@ def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
     else:
         digits = f"{size:.3g}"
     if signed and size < 1:
-        digits = digits.ljust(len("0.00"), "0") if "." in digits else digits  # so that signs stand in one column
+        # so that signs stand in one column
+        digits = digits.ljust(len("0.00"), "0") if "." in digits else digits
     return f"{sign}{digits}{f' {measure.unit}' if measure.unit else ''}"
 
 
-def interval_text(interval: tuple[float, ...] | None, measure: Measure, *, signed: bool = False) -> str:
+def interval_text(
+    interval: tuple[float, ...] | None, measure: Measure, *, signed: bool = False
+) -> str:
     """Both ends of an interval, with the word `points` once."""
     if interval is None:
         return ""

@@ -22,7 +22,8 @@ from koderz_tracker.sequences import settled_order
 from koderz_tracker.summary import ArmResults, Summary, figures, missing_of
 
 OUTCOMES = ("passed", "failed", "timeout", "error", FAULT)
-_COPIED = frozenset(Result.__struct_fields__)  # of the metadata of a memory, which has other keys too
+# of the metadata of a memory, which has other keys too
+_COPIED = frozenset(Result.__struct_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,9 @@ class Chosen:
         """Whether the metadata of an experiment fits what no index is asked for."""
         for name in ("suite", "model", "arm", "solver"):
             wanted: str | None = getattr(self, name)
-            if wanted is not None and str(facts.get(name)).replace("_", "-") != wanted.replace("_", "-"):
+            if wanted is not None and str(facts.get(name)).replace("_", "-") != wanted.replace(
+                "_", "-"
+            ):
                 return False
         if self.outcome == FAULT:
             is_meant = facts.get("success") is None
@@ -74,8 +77,15 @@ def experiments(store: Store, chosen: Chosen) -> tuple[list[Memory], list[str]]:
     Of the same task, sample and arm of a run, the newest. Without `allow_simulated`, simulated ones give way to real
     ones. Raises InvalidMemory for a run that the store doesn't have, and for a time that is none.
     """
-    tags = ["result", *chosen.tags, *filter(None, [chosen.task, chosen.run and run_named(store, chosen.run)])]
-    times = {name: value and moment(value, name) for name, value in (("since", chosen.since), ("until", chosen.until))}
+    tags = [
+        "result",
+        *chosen.tags,
+        *filter(None, [chosen.task, chosen.run and run_named(store, chosen.run)]),
+    ]
+    times = {
+        name: value and moment(value, name)
+        for name, value in (("since", chosen.since), ("until", chosen.until))
+    }
     newest: dict[tuple[Any, ...], Memory] = {}
     for memory in store.select(Filter(tags=tags, since=times["since"], before=times["until"])):
         facts = memory.metadata
@@ -86,7 +96,9 @@ def experiments(store: Store, chosen: Chosen) -> tuple[list[Memory], list[str]]:
             facts.get("sample") or 0,
         )
         before = newest.get(place)
-        if facts.get("benchmark_run_id") and (before is None or before.updated_at <= memory.updated_at):
+        if facts.get("benchmark_run_id") and (
+            before is None or before.updated_at <= memory.updated_at
+        ):
             newest[place] = memory
     found = [memory for memory in newest.values() if chosen.fits(memory.metadata)]
     real = [memory for memory in found if not memory.metadata.get("simulated")]
@@ -119,7 +131,8 @@ def run_named(store: Store, name: str) -> str:
         raise InvalidMemory(str(error)) from None
 
 
-_RUN_IDS = "SELECT key FROM memories WHERE key IS NOT NULL AND key >= 'bench_' AND key < 'bench`'"  # by the index
+# by the index
+_RUN_IDS = "SELECT key FROM memories WHERE key IS NOT NULL AND key >= 'bench_' AND key < 'bench`'"
 
 
 def _run(run_id: str, recorded: Memory | None, memories: Sequence[Memory]) -> Run:
@@ -131,7 +144,10 @@ def _run(run_id: str, recorded: Memory | None, memories: Sequence[Memory]) -> Ru
     faults: list[dict[str, Any]] = []
     for memory in memories:
         facts = memory.metadata
-        arm, experiment = str(facts.get("arm") or facts.get("solver") or ""), str(facts.get("experiment_id"))
+        arm, experiment = (
+            str(facts.get("arm") or facts.get("solver") or ""),
+            str(facts.get("experiment_id")),
+        )
         before = known.get((arm, str(facts.get("problem_id")), facts.get("sample") or 0))
         if recorded is not None and whole.arms and memory.updated_at <= recorded.updated_at:
             # What a run's memory has neither as a result nor as a fault stands apart from its figures.
@@ -155,14 +171,25 @@ def _run(run_id: str, recorded: Memory | None, memories: Sequence[Memory]) -> Ru
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "sample", "reason", "cause")
 
 
-def _arm(whole: Summary, name: str, results: Sequence[Result], faults: Sequence[dict[str, Any]]) -> ArmResults:
+def _arm(
+    whole: Summary, name: str, results: Sequence[Result], faults: Sequence[dict[str, Any]]
+) -> ArmResults:
     recorded, about = whole.arms.get(name), whole.until_decided
     own = missing_of(faults, name)
-    order = settled_order(about, name, results, [str(each.get("problem_id")) for each in own]) if about else None
+    order = (
+        settled_order(about, name, results, [str(each.get("problem_id")) for each in own])
+        if about
+        else None
+    )
     if recorded and list(recorded.results) == list(results):
         return recorded
     baseline, simulated = (recorded.baseline, recorded.simulated) if recorded else ("", None)
-    return ArmResults(results, figures(results, None, whole.measures, order, len(own)), baseline, simulated=simulated)
+    return ArmResults(
+        results,
+        figures(results, None, whole.measures, order, len(own)),
+        baseline,
+        simulated=simulated,
+    )
 
 
 def _summary(run_id: str, recorded: Memory | None) -> Summary | None:
@@ -203,12 +230,18 @@ def _result(facts: Mapping[str, Any], arm: str, before: Result | None) -> Result
 
     None where it makes no sense: an import may be anybody's.
     """
-    told = {name: value for name, value in facts.items() if name in _COPIED and value is not None} | {"arm": arm}
+    told = {
+        name: value for name, value in facts.items() if name in _COPIED and value is not None
+    } | {"arm": arm}
     try:
         own = msgspec.convert({"sample": 0, "tokens_in": facts.get("tokens") or 0, **told}, Result)
     except msgspec.ValidationError:
         return None
-    return own if before is None else msgspec.structs.replace(before, **{name: getattr(own, name) for name in told})
+    return (
+        own
+        if before is None
+        else msgspec.structs.replace(before, **{name: getattr(own, name) for name in told})
+    )
 
 
 def pooled(runs: Sequence[Run]) -> tuple[dict[Side, list[str]], list[str]]:
@@ -251,7 +284,9 @@ def pooled(runs: Sequence[Run]) -> tuple[dict[Side, list[str]], list[str]]:
             planned=len(results),
         )
         sides[Side(run, arm)] = [side.run.name for side in repeats]
-    notes = [f"{left_out} arms of runs that stopped once they were decided are left out beside others"]
+    notes = [
+        f"{left_out} arms of runs that stopped once they were decided are left out beside others"
+    ]
     return sides, notes if left_out else []
 
 

@@ -76,10 +76,18 @@ def _on_reuse(a: Side, b: Side, matched: Matched) -> Iterator[str]:
     shared, same = sum(shared_replies(a, b).values()), matched.same_replies
     if not shared:
         return
-    tasks = f"; {len(same)} task{'s' * (len(same) > 1)} with no others are left out of the test" if same else ""
+    tasks = (
+        f"; {len(same)} task{'s' * (len(same) > 1)} with no others are left out of the test"
+        if same
+        else ""
+    )
     yield f"A and B share {shared} {'replies' if shared > 1 else 'reply'}, which are no new evidence{tasks}."
     if apart := judged_apart(a, b, same):
-        more = f", … ({len(apart) - _MOST_TASKS} more; --json has all)" if len(apart) > _MOST_TASKS else ""
+        more = (
+            f", … ({len(apart) - _MOST_TASKS} more; --json has all)"
+            if len(apart) > _MOST_TASKS
+            else ""
+        )
         yield f"Judged otherwise on the same replies: {', '.join(apart[:_MOST_TASKS])}{more}."
 
 
@@ -185,5 +193,8 @@ def differing_values(title: str, values: Mapping[str, tuple[Any, Any]]) -> Itera
         yield Heading(title)
         yield Table(
             ["", "A", "B"],
-            [[name, *("" if value is None else str(value) for value in pair)] for name, pair in values.items()],
+            [
+                [name, *("" if value is None else str(value) for value in pair)]
+                for name, pair in values.items()
+            ],
         )

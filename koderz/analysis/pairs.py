@@ -119,7 +119,9 @@ class Side:
         """
         values = self.values(measure)
         clusters = clusters_of(self.results)
-        return mean_of(values, measure, clusters, self.settled, together=together) if values else None
+        return (
+            mean_of(values, measure, clusters, self.settled, together=together) if values else None
+        )
 
     @property
     def settled(self) -> SettledOrder | None:
@@ -142,7 +144,8 @@ class Matched:
     kind: Kind
     clusters: Clusters = field(default_factory=dict)
     order: Sequence[str] | None = None  # the settled tasks, if a run stops once it is decided
-    same_replies: Sequence[str] = ()  # tasks whose replies are all the same in both, which are no evidence and left out
+    # tasks whose replies are all the same in both, which are no evidence and left out
+    same_replies: Sequence[str] = ()
     differing: int = 0  # tasks of one id that ask something else in A and in B, and so are no pairs
 
     @cached_property
@@ -166,7 +169,9 @@ class Matched:
     @cached_property
     def _means(self) -> tuple[list[float], list[float]]:
         if self.kind == "single":
-            return [self.a[task][0] for task in self.tasks], [self.b[task][0] for task in self.tasks]
+            return [self.a[task][0] for task in self.tasks], [
+                self.b[task][0] for task in self.tasks
+            ]
         of_a, of_b = (self.tasks, self.tasks) if self.paired else (self.a, self.b)
         return [fmean(self.a[task]) for task in of_a], [fmean(self.b[task]) for task in of_b]
 
@@ -188,11 +193,15 @@ def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     order = None
     if deciding:
         older = min((side.run for side in deciding), key=lambda run: (run.start_time, run.name))
-        first, *others = (side.settled or SettledOrder([]) for side in (a, b) if side.run.name == older.name)
+        first, *others = (
+            side.settled or SettledOrder([]) for side in (a, b) if side.run.name == older.name
+        )
         settled = {*first}.intersection(*others)
         order = SettledOrder((task for task in first if task in settled), first.largest)
     is_told = a.run.asked and b.run.asked
-    differing = [task for task in of_b if task in of_a and _differ(task, a.run, b.run)] if is_told else []
+    differing = (
+        [task for task in of_b if task in of_a and _differ(task, a.run, b.run)] if is_told else []
+    )
     if differing:
         names = {task: f"{task} of B" for task in differing}  # another task, whatever its id
         of_b = {names.get(task, task): values for task, values in of_b.items()}
@@ -201,10 +210,15 @@ def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     same = [task for task in same_replies(a, b) if task in of_a and task in of_b]
     if same:
         left_out = {*same}
-        of_a, of_b = ({task: own for task, own in of.items() if task not in left_out} for of in (of_a, of_b))
-        if not of_a.keys() & of_b.keys():  # tasks that are left on one side alone are no test of the others
+        of_a, of_b = (
+            {task: own for task, own in of.items() if task not in left_out} for of in (of_a, of_b)
+        )
+        # tasks that are left on one side alone are no test of the others
+        if not of_a.keys() & of_b.keys():
             of_a = of_b = {}
-        order = order and SettledOrder([task for task in order if task not in left_out], order.largest)
+        order = order and SettledOrder(
+            [task for task in order if task not in left_out], order.largest
+        )
     clusters = clusters_of_b | clusters_of(a.results)  # an older run doesn't tell its own
     found = matched(measure, of_a, of_b, clusters, order)
     return dataclasses.replace(found, differing=len(differing), same_replies=same)
@@ -224,7 +238,10 @@ def replies_of(side: Side) -> dict[str, set[tuple[str, int]]]:
 def _replies_in(side: Side, result: Result) -> Iterator[tuple[str, int]]:
     yield from ((origin, call) for origin, calls in result.reused.items() for call in calls)
     if side.run.run_id and result.experiment_id:
-        yield from ((f"{side.run.run_id}/{result.experiment_id}", number) for number in range(1, result.calls + 1))
+        yield from (
+            (f"{side.run.run_id}/{result.experiment_id}", number)
+            for number in range(1, result.calls + 1)
+        )
 
 
 def told_apart(sides: Sequence[Side]) -> Iterator[tuple[Side, Result]]:
@@ -266,7 +283,8 @@ def judged_apart(a: Side, b: Side, tasks: Sequence[str]) -> list[str]:
     verdicts: list[dict[str, list[tuple[int, str, bool, float | None]]]] = []
     for results in (side.by_task() for side in (a, b)):
         told = {
-            task: [(each.sample, each.verdict, each.success, each.score) for each in results[task]] for task in tasks
+            task: [(each.sample, each.verdict, each.success, each.score) for each in results[task]]
+            for task in tasks
         }
         verdicts.append({task: sorted(own) for task, own in told.items()})
     return [task for task in tasks if verdicts[0][task] != verdicts[1][task]]
@@ -324,17 +342,23 @@ def pairs_to_compare(
         # The pairs of arms that both runs share, else their last arms.
         of_a, of_b = (keep(sides_of(run, arm)) for run in runs)
         named = {side.arm: side for side in of_b}
-        pairs = [(side, named[side.arm]) for side in of_a if side.arm in named] or [(of_a[-1], of_b[-1])]
+        pairs = [(side, named[side.arm]) for side in of_a if side.arm in named] or [
+            (of_a[-1], of_b[-1])
+        ]
     else:
         # Each selected arm with its baseline: arms that name one, else all but the first with the first.
         run = runs[0]
         wanted = [side.arm for side in sides_of(run, arm)]
         sides = keep(sides_of(run))
-        first, *others = [side.arm for side in sides if side.is_summed_up] or [side.arm for side in sides]
+        first, *others = [side.arm for side in sides if side.is_summed_up] or [
+            side.arm for side in sides
+        ]
         bases = {name: run.arms[name].baseline for name in (first, *others)}
         stated = {name: base for name, base in bases.items() if base in bases}
         arms = stated or dict.fromkeys(others, first)
-        pairs = [(Side(run, base), Side(run, name)) for name, base in arms.items() if name in wanted]
+        pairs = [
+            (Side(run, base), Side(run, name)) for name, base in arms.items() if name in wanted
+        ]
     if not allow_simulated:
         refuse_simulated(pairs)
     return pairs
@@ -342,7 +366,11 @@ def pairs_to_compare(
 
 def believed(sides: Sequence[_Side]) -> list[_Side]:
     """The sides without simulated ones, if any is real."""
-    return [side for side in sides if not side.simulated] if any(side.is_real for side in sides) else list(sides)
+    return (
+        [side for side in sides if not side.simulated]
+        if any(side.is_real for side in sides)
+        else list(sides)
+    )
 
 
 def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
@@ -358,7 +386,10 @@ def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
 
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:
     """Every arm of a run, or the named one."""
-    return [Side(run, name) for name in ([arm_named(arm, run.arms, run.name)] if arm is not None else run.arms)]
+    return [
+        Side(run, name)
+        for name in ([arm_named(arm, run.arms, run.name)] if arm is not None else run.arms)
+    ]
 
 
 def chosen_sides(
@@ -384,7 +415,9 @@ def chosen_sides(
     sides = [side for run in runs for side in _sides(run, arm, must_have=bool(names))]
     shown = sides if allow_simulated else believed(sides)
     if gone := [side.label for side in sides if side not in shown]:
-        left_out.append(f"SIMULATED arms are left out: {', '.join(gone)}; --allow-simulated takes them in")
+        left_out.append(
+            f"SIMULATED arms are left out: {', '.join(gone)}; --allow-simulated takes them in"
+        )
     return shown, left_out + going
 
 
@@ -404,10 +437,14 @@ def _all(results: Path, *, allow_simulated: bool) -> tuple[list[Run], list[str]]
         except KoderzError as error:
             notes.append(f"left out: {error}")
     if not runs:
-        raise KoderzError("; ".join(notes) or f"{results} holds no run yet; make one with: koderz benchmark 0 10")
+        raise KoderzError(
+            "; ".join(notes) or f"{results} holds no run yet; make one with: koderz benchmark 0 10"
+        )
     published = [run for run in runs if not run.generated]
     if published and len(published) < len(runs):
-        notes.append(f"{len(runs) - len(published)} runs of generated tasks are left out; name them to see them")
+        notes.append(
+            f"{len(runs) - len(published)} runs of generated tasks are left out; name them to see them"
+        )
         runs = published
     real = [run for run in runs if not run.simulated]
     if real and len(real) < len(runs) and not allow_simulated:
@@ -447,7 +484,9 @@ def require_equal_resources(*compared: Sequence[Side]) -> None:
     """Raises KoderzError, which names the resources, if sides that are compared had different ones on a task."""
     if differing := next(filter(None, map(unequal_resources, compared)), []):
         names = ", ".join(phrase.partition(" ")[0] for phrase in differing)
-        raise KoderzError(f"unequal resources: {names} ({differing[0]}); --unequal-resources compares all the same")
+        raise KoderzError(
+            f"unequal resources: {names} ({differing[0]}); --unequal-resources compares all the same"
+        )
 
 
 def _held(side: Side) -> dict[str, list[Mapping[str, Any]]]:
@@ -460,13 +499,22 @@ def _held(side: Side) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _differing(
-    a: str, of_a: Mapping[str, Sequence[Mapping[str, Any]]], b: str, of_b: Mapping[str, Sequence[Mapping[str, Any]]]
+    a: str,
+    of_a: Mapping[str, Sequence[Mapping[str, Any]]],
+    b: str,
+    of_b: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> Iterator[tuple[str, str]]:
     for name in HELD:
         for task in of_a:
-            left, right = (sorted({_message(each.get(name)) for each in own.get(task, ())}) for own in (of_a, of_b))
+            left, right = (
+                sorted({_message(each.get(name)) for each in own.get(task, ())})
+                for own in (of_a, of_b)
+            )
             if left and right and left != right:
-                yield name, f"{name} of {task} is {' and '.join(left)} in {a}, {' and '.join(right)} in {b}"
+                yield (
+                    name,
+                    f"{name} of {task} is {' and '.join(left)} in {a}, {' and '.join(right)} in {b}",
+                )
                 break
 
 

@@ -19,7 +19,14 @@ from koderz.analysis.comparison import Comparison, of_sides
 from koderz.analysis.difficulty import rankings
 from koderz.analysis.inference import smallest_of
 from koderz.analysis.leaderboard import Standing, leaderboard
-from koderz.analysis.measures import SUCCESS, interval_text, measure_named, named_average, shown, usual_measure
+from koderz.analysis.measures import (
+    SUCCESS,
+    interval_text,
+    measure_named,
+    named_average,
+    shown,
+    usual_measure,
+)
 from koderz.analysis.memories import Chosen, by_suite, experiments, pooled, recalled_runs, run_named
 from koderz.analysis.pairs import (
     Side,
@@ -59,7 +66,10 @@ class Answer:
         """The answer as blocks to read."""
         yield Text(self.sentence)
         if self.rows and self.columns:
-            yield Table([*self.columns], [[_cell(row[key]) for key in self.columns.values()] for row in self.rows])
+            yield Table(
+                [*self.columns],
+                [[_cell(row[key]) for key in self.columns.values()] for row in self.rows],
+            )
         yield from (Text(f"note: {note}") for note in self.notes)
 
 
@@ -81,13 +91,23 @@ def find(store: Store, *, order: str = "newest", limit: int = 10, **chosen: Any)
     found, notes = experiments(store, Chosen(**chosen))
     found.sort(key=lambda memory: (memory.created_at, memory.id), reverse=True)
     if order == "telling":
-        found.sort(key=lambda memory: (not memory.metadata.get("lesson"), bool(memory.metadata.get("success"))))
+        found.sort(
+            key=lambda memory: (
+                not memory.metadata.get("lesson"),
+                bool(memory.metadata.get("success")),
+            )
+        )
     ends = Counter(str(_experiment_row(memory)["outcome"]) for memory in found)
     counts = ", ".join(f"{n} {word}" for word, n in ends.most_common())
     return Answer(
-        sentence=f"{len(found)} experiments fit: {counts}." if found else "No experiment in this store fits.",
+        sentence=f"{len(found)} experiments fit: {counts}."
+        if found
+        else "No experiment in this store fits.",
         rows=[_experiment_row(memory) for memory in found[:limit]],
-        columns={name.title(): name for name in ("memory", "task", "arm", "model", "outcome", "when", "lesson")},
+        columns={
+            name.title(): name
+            for name in ("memory", "task", "arm", "model", "outcome", "when", "lesson")
+        },
         notes=notes,
     )
 
@@ -99,11 +119,19 @@ def lessons(store: Store, *, limit: int = 10, **chosen: Any) -> Answer:
     for memory in sorted(found, key=lambda memory: -memory.id):
         if lesson := memory.metadata.get("lesson"):
             taught.setdefault(str(lesson), memory)
-    rows = [_experiment_row(memory) | {"cause": memory.metadata.get("lesson_cause")} for memory in taught.values()]
+    rows = [
+        _experiment_row(memory) | {"cause": memory.metadata.get("lesson_cause")}
+        for memory in taught.values()
+    ]
     return Answer(
         sentence=f"{len(rows)} distinct lessons of {len(found)} experiments that fit.",
         rows=rows[:limit],
-        columns={"Task": "task", "Cause": "cause", "Model": "model", "What failed, and what passed": "lesson"},
+        columns={
+            "Task": "task",
+            "Cause": "cause",
+            "Model": "model",
+            "What failed, and what passed": "lesson",
+        },
         notes=notes,
     )
 
@@ -142,11 +170,15 @@ def _judged_runs(store: Store, **chosen: Any) -> tuple[list[Run], list[str]]:
         )
     runs, notes = recalled_runs(store, asked)
     if not any(run.results for run in runs):
-        raise KoderzError("no result in this memory store fits; see what there is with: koderz memory find")
+        raise KoderzError(
+            "no result in this memory store fits; see what there is with: koderz memory find"
+        )
     return [run for run in runs if run.results], notes
 
 
-def _rate(successes: int, n: int, rate: float | None, interval: Any, method: str | None) -> dict[str, Any]:
+def _rate(
+    successes: int, n: int, rate: float | None, interval: Any, method: str | None
+) -> dict[str, Any]:
     """A success rate as JSON, per cent, never without its n and its interval, or why there is none."""
     limits = interval and tuple(interval)
     passed = {"n": n, "successes": successes, "passed": f"{successes} of {n}"}
@@ -172,10 +204,18 @@ def best(store: Store, *, by: str | None = None, limit: int = 10, **chosen: Any)
         spans = {one.side: _span_per_success(one, len(board.standings)) for one in board.standings}
         ranked, level = board.standings, [one for one in board.standings if one.level_with_best]
         if by == PER_SUCCESS:
-            ranked = sorted(ranked, key=lambda one: (one.side.figures.cost_per_success or 0.0, -one.mean.mean))
+            ranked = sorted(
+                ranked, key=lambda one: (one.side.figures.cost_per_success or 0.0, -one.mean.mean)
+            )
             ranked.sort(key=lambda one: one.side.figures.cost_per_success is None)
-            level = [one for one in ranked if one is ranked[0] or spans[one.side][0] <= spans[ranked[0].side][1]]
-        sentences.append(_best_sentence(suite, measure, ranked, level, per_success=by == PER_SUCCESS))
+            level = [
+                one
+                for one in ranked
+                if one is ranked[0] or spans[one.side][0] <= spans[ranked[0].side][1]
+            ]
+        sentences.append(
+            _best_sentence(suite, measure, ranked, level, per_success=by == PER_SUCCESS)
+        )
         leading = "best" if len(level) == 1 else "level"
         rows += [
             {
@@ -196,7 +236,14 @@ def best(store: Store, *, by: str | None = None, limit: int = 10, **chosen: Any)
             }
             for place, one in enumerate(ranked[:limit], 1)
         ]
-    columns = {"Suite": "suite", "": "place", "Model": "model", "Arm": "arm", "Passed": "passed", "95%": "interval"}
+    columns = {
+        "Suite": "suite",
+        "": "place",
+        "Model": "model",
+        "Arm": "arm",
+        "Passed": "passed",
+        "95%": "interval",
+    }
     columns |= {**head, "$ a success": "cost_per_success", "Verdict": "verdict"}
     return Answer(sentence=" ".join(sentences), rows=rows, columns=columns, notes=notes)
 
@@ -215,13 +262,22 @@ def _span_per_success(standing: Standing, count: int) -> tuple[float, float]:
 
 
 def _best_sentence(
-    suite: str, measure: Measure, ranked: Sequence[Standing], level: Sequence[Standing], *, per_success: bool
+    suite: str,
+    measure: Measure,
+    ranked: Sequence[Standing],
+    level: Sequence[Standing],
+    *,
+    per_success: bool,
 ) -> str:
     def named(one: Standing) -> str:
         own = one.side.figures
         figure = shown(one.mean.mean, measure)
         if per_success:
-            figure = f"${own.cost_per_success:.5f} a success" if own.cost_per_success is not None else "no success"
+            figure = (
+                f"${own.cost_per_success:.5f} a success"
+                if own.cost_per_success is not None
+                else "no success"
+            )
         return f"{one.side.label} ({figure}, {own.successes} of {own.total_problems})"
 
     first, others = named(ranked[0]), [one for one in level if one is not ranked[0]]
@@ -229,7 +285,9 @@ def _best_sentence(
         return f"On {suite}, {first} stands alone."
     if not others:
         return f"Best on {suite}: {first}; {len(ranked) - 1} shown to be worse."
-    names = ", ".join(map(named, others[:3])) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    names = ", ".join(map(named, others[:3])) + (
+        f" and {len(others) - 3} more" if len(others) > 3 else ""
+    )
     tie = f"A tie on {suite}: {first} can't be told from {names}."
     return tie if per_success else f"{tie} {_could_show(others[0].side, ranked[0].side, measure)}"
 
@@ -237,11 +295,15 @@ def _best_sentence(
 def _could_show(a: Side, b: Side, measure: Measure) -> str:
     """A sentence on the difference that the tasks of two sides could have shown at all."""
     matched = match(a, b, measure)
-    on = f"{len(matched.tasks)} tasks in common" if matched.paired else "tasks that they don't share"
+    on = (
+        f"{len(matched.tasks)} tasks in common" if matched.paired else "tasks that they don't share"
+    )
     size = smallest_of(matched, ALPHA)
     if not size:
         return f"On {on} no difference could have been shown."
-    return f"On {on} a difference shows from about {shown(size, measure, signed=True).lstrip('+')} on."
+    return (
+        f"On {on} a difference shows from about {shown(size, measure, signed=True).lstrip('+')} on."
+    )
 
 
 def hardest(store: Store, *, cause: str | None = None, limit: int = 10, **chosen: Any) -> Answer:
@@ -258,24 +320,44 @@ def hardest(store: Store, *, cause: str | None = None, limit: int = 10, **chosen
                 causes[side.run.suite, result.problem_id][result.cause or result.verdict] += 1
     rows, sentences = list[dict[str, Any]](), list[str]()
     for ranking in rankings(sides, SUCCESS.name):
-        of_tasks = {each.problem_id: causes[ranking.suite, each.problem_id] for each in ranking.problems}
-        meant = [each for each in ranking.problems if cause is None or _failed_so(of_tasks[each.problem_id], cause)]
+        of_tasks = {
+            each.problem_id: causes[ranking.suite, each.problem_id] for each in ranking.problems
+        }
+        meant = [
+            each
+            for each in ranking.problems
+            if cause is None or _failed_so(of_tasks[each.problem_id], cause)
+        ]
         never = [each.experiments for each in meant if not each.successes]
         tries = f", tried {min(never)} to {max(never)} times" if never else ""
-        sentences.append(f"{len(never)} of {len(meant)} tasks of {ranking.suite} never passed{tries}.")
+        sentences.append(
+            f"{len(never)} of {len(meant)} tasks of {ranking.suite} never passed{tries}."
+        )
         rows += [
             {
                 "suite": ranking.suite,
                 "task": each.problem_id,
                 "runs": each.runs,
-                **_rate(each.successes, each.experiments, each.success_rate, each.interval, each.interval_method),
+                **_rate(
+                    each.successes,
+                    each.experiments,
+                    each.success_rate,
+                    each.interval,
+                    each.interval_method,
+                ),
                 "causes": dict(of_tasks[each.problem_id].most_common(5)),
                 "passed_by": list(each.solved_by)[:5],
                 "failed_by": list(each.unsolved_by)[:5],
             }
             for each in meant[:limit]
         ]
-    columns = {"Task": "task", "Passed": "passed", "95%": "interval", "Not passed": "causes", "By": "passed_by"}
+    columns = {
+        "Task": "task",
+        "Passed": "passed",
+        "95%": "interval",
+        "Not passed": "causes",
+        "By": "passed_by",
+    }
     return Answer(sentence=" ".join(sentences), rows=rows, columns=columns, notes=notes)
 
 
@@ -283,14 +365,29 @@ def _failed_so(causes: Counter[str], cause: str) -> bool:
     return any(cause in (each, each.partition(":")[0]) for each in causes)
 
 
-def compare(store: Store, a: str, b: str | None = None, *, measure: str | None = None, **chosen: Any) -> Answer:
+def compare(
+    store: Store, a: str, b: str | None = None, *, measure: str | None = None, **chosen: Any
+) -> Answer:
     """Two runs, arms or models, or the arms of one run, by their memories: the verdict of compare with its interval."""
     found, notes = compared(store, a, b, measure=measure, **chosen)
     rows, sentences = list[dict[str, Any]](), list[str]()
     for one in list(found.arms.values()) or [found]:
-        could = "" if one.significant or one.smallest_difference else f" {_could_show(one.a, one.b, one.measure)}"
+        could = (
+            ""
+            if one.significant or one.smallest_difference
+            else f" {_could_show(one.a, one.b, one.measure)}"
+        )
         sentences.append(f"A: {one.a.label}, B: {one.b.label}. {headline(one)}{could}")
-        told = ("difference", "p_value", "p_holm", "method", "significant", "smallest_difference", "a_only", "b_only")
+        told = (
+            "difference",
+            "p_value",
+            "p_holm",
+            "method",
+            "significant",
+            "smallest_difference",
+            "a_only",
+            "b_only",
+        )
         rows.append(
             {
                 "a": one.a.label,
@@ -320,7 +417,10 @@ def compared(
     simulated = bool(chosen.pop("allow_simulated", False))
     if all(ids):
         arm = chosen.pop("arm", None)
-        runs = [_judged_runs(store, **{**chosen, "run": run, "allow_simulated": True})[0][0] for run in ids]
+        runs = [
+            _judged_runs(store, **{**chosen, "run": run, "allow_simulated": True})[0][0]
+            for run in ids
+        ]
         pairs = pairs_to_compare(runs, arm, allow_simulated=simulated)
     elif any(ids) or b is None:
         raise KoderzError(
@@ -328,12 +428,16 @@ def compared(
         )
     else:
         runs, notes = _judged_runs(store, **chosen, allow_simulated=simulated)
-        pairs = [pair for _, own in by_suite(runs) for pair in _pairs_named([*pooled(own)[0]], a, b)]
+        pairs = [
+            pair for _, own in by_suite(runs) for pair in _pairs_named([*pooled(own)[0]], a, b)
+        ]
         if not simulated:
             refuse_simulated(pairs)
     if not pairs:
         there = dict.fromkeys(side.label for run in runs for side in sides_of(run))
-        raise KoderzError(f"{' and '.join(names)} give no two arms to compare; there are {', '.join([*there][:12])}")
+        raise KoderzError(
+            f"{' and '.join(names)} give no two arms to compare; there are {', '.join([*there][:12])}"
+        )
     require_equal_resources(*pairs)
     every = [side.run for pair in pairs for side in pair]
     return of_sides(pairs, ALPHA, measure_named(measure or usual_measure(every), every)), notes
@@ -347,7 +451,9 @@ def _run_or_none(store: Store, name: str) -> str | None:
 
 def _pairs_named(sides: Sequence[Side], a: str, b: str) -> list[tuple[Side, Side]]:
     """The sides that two names mean: of two models in the same arm, of two arms of the same model."""
-    of_a, of_b = ([side for side in sides if name in (side.model, side.arm, side.label)] for name in (a, b))
+    of_a, of_b = (
+        [side for side in sides if name in (side.model, side.arm, side.label)] for name in (a, b)
+    )
     if len(of_a) == len(of_b) == 1:
         return [(of_a[0], of_b[0])]
     return [(x, y) for x in of_a for y in of_b if (x.arm == y.arm) != (x.model == y.model)]
@@ -373,14 +479,28 @@ def tried(
     runs, notes = _judged_runs(store, **chosen)
     sides = [(side, _facts(side)) for run in runs for side in sides_of(run)]
     spoken, unknown = _wishes_in(plan, [facts for _, facts in sides])
-    wishes = {**spoken, **{name.replace("-", "_"): value for name, value in options.items() if value is not None}}
+    wishes = {
+        **spoken,
+        **{name.replace("-", "_"): value for name, value in options.items() if value is not None},
+    }
     if not wishes:
-        raise KoderzError("say what is planned by names that earlier runs know: a suite, model, solver or setting")
+        raise KoderzError(
+            "say what is planned by names that earlier runs know: a suite, model, solver or setting"
+        )
     near = [
-        (side, {name: facts.get(name) for name, value in wishes.items() if not _alike(facts.get(name), value)})
+        (
+            side,
+            {
+                name: facts.get(name)
+                for name, value in wishes.items()
+                if not _alike(facts.get(name), value)
+            },
+        )
         for side, facts in reversed(sides)  # of those that are as near, the newest
     ]
-    near = sorted((each for each in near if len(each[1]) < len(wishes)), key=lambda each: len(each[1]))
+    near = sorted(
+        (each for each in near if len(each[1]) < len(wishes)), key=lambda each: len(each[1])
+    )
     rows = [
         {
             "run": side.run.name,
@@ -407,7 +527,10 @@ def tried(
 
 
 def _differing(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} was {value}" for name, value in row["differs"].items()) or "of what is known"
+    return (
+        ", ".join(f"{name} was {value}" for name, value in row["differs"].items())
+        or "of what is known"
+    )
 
 
 def _smallest_rate_difference(side: Side) -> float | None:
@@ -415,15 +538,29 @@ def _smallest_rate_difference(side: Side) -> float | None:
 
     As many tasks are taken to flip as with an arm of the same rate whose outcomes have nothing to do with these.
     """
-    rate, tasks = (side.figures.successes + 1) / (side.figures.total_problems + 2), len(side.by_task())
-    smallest = smallest_paired_difference(tasks, 2 * rate * (1 - rate)) if tasks >= FEWEST_TASKS else None
+    rate, tasks = (
+        (side.figures.successes + 1) / (side.figures.total_problems + 2),
+        len(side.by_task()),
+    )
+    smallest = (
+        smallest_paired_difference(tasks, 2 * rate * (1 - rate)) if tasks >= FEWEST_TASKS else None
+    )
     return smallest and round(100 * smallest, 1)
 
 
 def _facts(side: Side) -> dict[str, Any]:
     """The facts by which a plan may name an arm: its run's settings, its suite, model, solver and name."""
-    settings = {name: value for name, value in side.run.config.items() if isinstance(value, str | int | float)}
-    return settings | {"suite": side.run.source, "model": side.model, "solver": side.solver, "arm": side.arm}
+    settings = {
+        name: value
+        for name, value in side.run.config.items()
+        if isinstance(value, str | int | float)
+    }
+    return settings | {
+        "suite": side.run.source,
+        "model": side.model,
+        "solver": side.solver,
+        "arm": side.arm,
+    }
 
 
 def _alike(value: Any, wanted: str) -> bool:
@@ -439,7 +576,11 @@ def _wishes_in(plan: str, known: Sequence[Mapping[str, Any]]) -> tuple[dict[str,
     while words:
         word = words.pop(0)
         name = word.strip("-").replace("-", "_").lower()
-        of_arms = (key for key in ("suite", "model", "solver", "arm") if any(_alike(each[key], word) for each in known))
+        of_arms = (
+            key
+            for key in ("suite", "model", "solver", "arm")
+            if any(_alike(each[key], word) for each in known)
+        )
         if name in settings and words:
             wishes[name] = words.pop(0)
         elif key := next(of_arms, None):

@@ -124,11 +124,16 @@ class _File:
         """The settled tasks of an arm, in the order of a run that stops once it is decided; None for other runs."""
         if self.until_decided is None:
             return None
-        faulted = (str(each.get("problem_id")) for each in self.faults if each.get("arm", arm) == arm)
+        faulted = (
+            str(each.get("problem_id")) for each in self.faults if each.get("arm", arm) == arm
+        )
         return settled_order(self.until_decided, arm, results, faulted)
 
 
-_TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms", "comparison"}
+_TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {
+    "arms",
+    "comparison",
+}
 
 
 def read_summary(path: Path) -> Summary:
@@ -137,7 +142,9 @@ def read_summary(path: Path) -> Summary:
         with open_own(path) as opened:
             data = read_all(opened, 1024 * MB, str(path))
     except OSError as error:
-        raise KoderzError(f"{path} can't be read ({error.strerror}); give a run's id or its summary file") from None
+        raise KoderzError(
+            f"{path} can't be read ({error.strerror}); give a run's id or its summary file"
+        ) from None
     return parse_summary(data, path)
 
 
@@ -151,7 +158,8 @@ def parse_summary(data: bytes, path: Path) -> Summary:
         )
     try:
         file = msgspec.json.decode(data, type=_File)
-        orjson.dumps(file, default=_fields)  # an integer beyond 64 bits could be shown and not exported
+        # an integer beyond 64 bits could be shown and not exported
+        orjson.dumps(file, default=_fields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
     return _summary(file, path)
@@ -174,7 +182,8 @@ def _summary(file: _File, path: Path) -> Summary:
     values["mode"] = file.mode or ("comparative" if len(arms) > 1 else next(iter(arms)))
     values["planned"] = judged + len(file.faults) if file.planned is None else file.planned
     values["faults"] = [
-        {**fault, "cause": fault.get("cause") or cause_of(str(fault.get("reason")))} for fault in file.faults
+        {**fault, "cause": fault.get("cause") or cause_of(str(fault.get("reason")))}
+        for fault in file.faults
     ]
     if file.simulated is None:
         values["simulated"] = file.config.get("local_model") == SIMULATED
@@ -186,7 +195,11 @@ def _summary(file: _File, path: Path) -> Summary:
 def _version(path: Path, data: bytes) -> int:
     try:
         top = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        version = msgspec.json.decode(top["schema_version"], type=int) if "schema_version" in top else SCHEMA_VERSION
+        version = (
+            msgspec.json.decode(top["schema_version"], type=int)
+            if "schema_version" in top
+            else SCHEMA_VERSION
+        )
     except msgspec.ValidationError:
         raise _foreign(path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -202,7 +215,9 @@ def _fields(value: Any) -> Any:
 
 
 def _foreign(path: Path) -> KoderzError:
-    return KoderzError(f"{path} is no summary of a run: it holds no results; give a bench_….json that koderz wrote")
+    return KoderzError(
+        f"{path} is no summary of a run: it holds no results; give a bench_….json that koderz wrote"
+    )
 
 
 def _remedy(path: Path) -> str:
@@ -215,7 +230,9 @@ def _remedy(path: Path) -> str:
 
 def _checked(path: Path, name: str, arm: _Arm, model: str, file: _File) -> ArmResults:
     results = list(_results(name, arm.results, model))
-    (twin, times), *_ = Counter((r.problem_id, r.sample) for r in results).most_common(1) or [(("", 0), 0)]
+    (twin, times), *_ = Counter((r.problem_id, r.sample) for r in results).most_common(1) or [
+        (("", 0), 0)
+    ]
     if times > 1:
         raise KoderzError(
             f"{path} was edited: {twin[0]} (sample {twin[1]}) is in its results {times} times; {_remedy(path)}"
@@ -251,4 +268,7 @@ def _results(arm: str, rows: Sequence[Result], model: str) -> Iterator[Result]:
             "calls": row.iterations,
         }
         seen[row.problem_id] += 1
-        yield replace(row, **{name: value for name, value in usual.items() if getattr(row, name) in ("", UNSAID)})
+        yield replace(
+            row,
+            **{name: value for name, value in usual.items() if getattr(row, name) in ("", UNSAID)},
+        )

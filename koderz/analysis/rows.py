@@ -43,9 +43,11 @@ class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cost: float  # US dollars
     iterations: float | None  # average
     simulated: bool  # it asks the simulated model
-    average: Average | None = None  # of the headline's measure, where that isn't success and the arm has it
+    # of the headline's measure, where that isn't success and the arm has it
+    average: Average | None = None
     solved_by: str = ""  # the name of its solver; empty in files that don't say
-    bounds: tuple[float, float] | None = None  # the rate with its faults all failed, all passed; None without faults
+    # the rate with its faults all failed, all passed; None without faults
+    bounds: tuple[float, float] | None = None
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,7 +70,8 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tags: tuple[str, ...]
     arms: tuple[ArmRow, ...]
     sinks: Mapping[str, str] = {}  # where each stands: up to date, behind, down or off
-    behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
+    # those of them that lack something of it; koderz sync catches them up
+    behind: tuple[str, ...] = ()
     progress: Mapping[str, int] = {}  # per cent of the run that those have
     headline: Headline = PASSING  # what its arms are summed up by
     fault_causes: Mapping[str, int] = {}  # the number of faults by cause, the commonest first
@@ -185,7 +188,8 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
     solvers = {name: arm.results[0].solver for name, arm in head.arms.items() if arm.results}
     arms = tuple(
         structs.replace(
-            _arm(name, found, marked.get(name, head.simulated), _average(head, found)), solved_by=solvers.get(name, "")
+            _arm(name, found, marked.get(name, head.simulated), _average(head, found)),
+            solved_by=solvers.get(name, ""),
         )
         for name, found in figures
     )
@@ -211,7 +215,9 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         sinks=sinks,
         headline=head.headline,
         stopped_early=stopped_early(head.decision, went_on=asked >= planned),
-        fault_causes=dict(Counter(each.cause or cause_of(each.reason) for each in head.faults).most_common()),
+        fault_causes=dict(
+            Counter(each.cause or cause_of(each.reason) for each in head.faults).most_common()
+        ),
         behind=tuple(name for name, state in sinks.items() if state in ("behind", "down")),
     )
 
@@ -231,8 +237,12 @@ def _figures(head: _Head) -> list[tuple[str, _Figures]]:
 def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None) -> ArmRow:
     n, bounds = found.total_problems, found.success_rate_bounds
     if not n:
-        return ArmRow(solver, 0, 0, None, None, None, found.total_cost, None, simulated, bounds=bounds)
-    passed = round((found.success_rate or 0.0) * n / 100) if found.successes is None else found.successes
+        return ArmRow(
+            solver, 0, 0, None, None, None, found.total_cost, None, simulated, bounds=bounds
+        )
+    passed = (
+        round((found.success_rate or 0.0) * n / 100) if found.successes is None else found.successes
+    )
     interval, method = found.success_rate_interval, found.success_rate_interval_method
     if interval is None and method is None:
         from koderz_tracker.rates import WILSON, wilson  # few files are so old
@@ -241,7 +251,17 @@ def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None)
         interval, method = (100 * low, 100 * high), WILSON
     rate, iterations = 100 * passed / n, found.avg_iterations
     return ArmRow(
-        solver, n, passed, rate, interval, method, found.total_cost, iterations, simulated, average, bounds=bounds
+        solver,
+        n,
+        passed,
+        rate,
+        interval,
+        method,
+        found.total_cost,
+        iterations,
+        simulated,
+        average,
+        bounds=bounds,
     )
 
 

@@ -57,7 +57,9 @@ class Run(Summary):
     @property
     def model(self) -> str:
         """The models in the role `main`, as named by the user."""
-        return ", ".join(self.config.get("models") or ()) or str(self.config.get("local_model") or "unknown")
+        return ", ".join(self.config.get("models") or ()) or str(
+            self.config.get("local_model") or "unknown"
+        )
 
     @property
     def suite(self) -> str:
@@ -119,7 +121,9 @@ class Run(Summary):
 
     def faulted(self, arm: str) -> list[dict[str, Any]]:
         """The experiments of an arm that could not be judged."""
-        return [fault for fault in self.faults if fault.get("arm", fault.get("solver")) in (arm, None)]
+        return [
+            fault for fault in self.faults if fault.get("arm", fault.get("solver")) in (arm, None)
+        ]
 
     def missing_of(self, arm: str) -> list[dict[str, Any]]:
         """The experiments of an arm that its figures lack, since they could not be judged."""
@@ -129,7 +133,11 @@ class Run(Summary):
     def cautions(self) -> list[str]:
         """Warnings to be shown wherever the figures are shown."""
         failed = sum(result.verdict == FAULT for result in self.results)
-        found = [f"FAULTS AS FAILURES: {failed} of {len(self.results)} results are faults"] if failed else []
+        found = (
+            [f"FAULTS AS FAILURES: {failed} of {len(self.results)} results are faults"]
+            if failed
+            else []
+        )
         return [*Summary.cautions.__get__(self), *found]
 
     def _repr_html_(self) -> str:
@@ -137,7 +145,11 @@ class Run(Summary):
 
 
 def resolve(
-    names: Sequence[str], results: Path, *, allow_simulated: bool = False, left_out: list[str] | None = None
+    names: Sequence[str],
+    results: Path,
+    *,
+    allow_simulated: bool = False,
+    left_out: list[str] | None = None,
 ) -> list[Run]:
     """The runs named by ids, prefixes of ids, files, folders of logs, `latest` and `latest~1`.
 
@@ -260,7 +272,9 @@ def refuse_simulated_runs(runs: Sequence[Run]) -> None:
 
 def _parted(runs: Sequence[Run], trait: str) -> tuple[list[Run], list[Run]]:
     """The runs with the trait, and those without it."""
-    return [run for run in runs if getattr(run, trait)], [run for run in runs if not getattr(run, trait)]
+    return [run for run in runs if getattr(run, trait)], [
+        run for run in runs if not getattr(run, trait)
+    ]
 
 
 def _when(path: Path) -> str:
@@ -283,7 +297,19 @@ def _is_there(path: Path) -> bool:
 
 
 _MOST_CAUSES = 5
-HEADER = ("", "Arm", "n", "Success", "95%", "Score", "Cost $", "Calls", "Depth", "Tokens", "Seconds")
+HEADER = (
+    "",
+    "Arm",
+    "n",
+    "Success",
+    "95%",
+    "Score",
+    "Cost $",
+    "Calls",
+    "Depth",
+    "Tokens",
+    "Seconds",
+)
 _OPTIONAL = ("Seconds", "95%", "Depth", "Cost $")
 
 
@@ -294,7 +320,9 @@ def run_blocks(run: Run) -> Iterator[Block]:
     for name, arm in run.arms.items():
         yield Text(f"{run.model}, {name}" if len(run.arms) == 1 else name)
         yield figures_table(run, name)
-        causes = sorted(arm.summary.causes.items(), key=lambda item: (-item[1], item[0]))[:_MOST_CAUSES]
+        causes = sorted(arm.summary.causes.items(), key=lambda item: (-item[1], item[0]))[
+            :_MOST_CAUSES
+        ]
         if causes:
             yield Table(["Not passed", ""], [[cause, str(count)] for cause, count in causes])
     if run.breakdown:
@@ -331,7 +359,10 @@ def figures_table(run: Run, arm: str) -> Table:
         "Faults": str(run.faults_of(arm)),
     }
     if figures.reused_calls:
-        cells |= {"Reused calls": f"{figures.reused_calls:,}", "Saved cost": f"${figures.saved_cost:.4f}"}
+        cells |= {
+            "Reused calls": f"{figures.reused_calls:,}",
+            "Saved cost": f"${figures.saved_cost:.4f}",
+        }
     return Table(list(cells), [list(cells.values())], optional=["Avg iterations", "Avg cost"])
 
 
@@ -350,7 +381,9 @@ def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:
     """A legend, and the table of slices."""
     yield Text("By arm and task; cost, calls, depth, tokens and seconds of a task: median / p95")
     if clusters := slices[0].clusters:
-        yield Text(f"Tasks are in {clusters} cluster{'s' * (clusters > 1)}, which the intervals take into account.")
+        yield Text(
+            f"Tasks are in {clusters} cluster{'s' * (clusters > 1)}, which the intervals take into account."
+        )
     if any(one.success_rate_interval is None for one in slices):
         yield Text("Where all tasks of a row are of one cluster, there is no interval.")
     yield Table(HEADER, list(breakdown_rows(slices)), optional=_OPTIONAL)
@@ -365,7 +398,9 @@ def breakdown_rows(slices: Sequence[Slice]) -> Iterator[Sequence[str]]:
                 one.arm,
                 str(one.results),
                 f"{one.success_rate:.0f}%",
-                "{:.0f}-{:.0f}%".format(*one.success_rate_interval) if one.success_rate_interval else "-",
+                "{:.0f}-{:.0f}%".format(*one.success_rate_interval)
+                if one.success_rate_interval
+                else "-",
                 f"{one.score.mean:.2f}" if one.score else "",
                 _spread(one.cost, ".4f"),
                 _spread(one.calls, "g"),

@@ -77,14 +77,20 @@ def shuffled_tail(values: Values, count: int, least: float) -> float:
     def level(t: float) -> float:
         """The shift of all log odds that makes `count` the expected number."""
         most = t * reach + 1
-        return float(brentq(lambda a: float(expit(logit(share) + a + t * centred).sum()) - count, -most, most))
+        return float(
+            brentq(
+                lambda a: float(expit(logit(share) + a + t * centred).sum()) - count, -most, most
+            )
+        )
 
     def off(t: float) -> float:
         return float(expit(logit(share) + level(t) + t * centred) @ centred) - target
 
     t = _root(off, 1 / reach, most=1e4 / reach)
     if t is None:  # the largest ones: a single draw of all
-        return math.exp(math.lgamma(count + 1) + math.lgamma(size - count + 1) - math.lgamma(size + 1))
+        return math.exp(
+            math.lgamma(count + 1) + math.lgamma(size - count + 1) - math.lgamma(size + 1)
+        )
     at = level(t)
     chances = expit(logit(share) + at + t * centred)
     spread = chances * (1 - chances)
@@ -110,9 +116,14 @@ def resampled_quantiles(sides: Sequence[Values], probabilities: Sequence[float])
         weights = [softmax(t * each) for each in deviations]
         total = sum(len(w) * float(w @ x) for w, x in zip(weights, deviations, strict=True))
         if abs(t * error) < _NEAR:
-            return total, 0.5 + t * error / math.sqrt(2 * math.pi) + skewness / (6 * math.sqrt(2 * math.pi))
+            return total, 0.5 + t * error / math.sqrt(2 * math.pi) + skewness / (
+                6 * math.sqrt(2 * math.pi)
+            )
         cumulants = sum(len(x) * (float(logsumexp(t * x)) - math.log(len(x))) for x in deviations)
-        variance = sum(len(w) * (float(w @ x**2) - float(w @ x) ** 2) for w, x in zip(weights, deviations, strict=True))
+        variance = sum(
+            len(w) * (float(w @ x**2) - float(w @ x) ** 2)
+            for w, x in zip(weights, deviations, strict=True)
+        )
         w = math.copysign(math.sqrt(max(0.0, 2 * (t * total - cumulants))), t)
         v = t * math.sqrt(max(0.0, variance))
         return total, (1.0 - _tail(w, v)) if v else float(t > 0)

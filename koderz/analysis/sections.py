@@ -52,7 +52,8 @@ class Spreads:
     label: str  # what the values are
     spreads: Sequence[Spread]  # never empty
     limits: Sequence[float] = ()  # that are drawn across
-    names: Sequence[str] = ()  # all that have colours, in their order; default: those of the spreads
+    # all that have colours, in their order; default: those of the spreads
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ def sections_of(runs: Sequence[Run]) -> Iterator[tuple[str, Section]]:
                 yield f"part-{number}", Section(f"{found.title}{several}", found.contents)
 
 
-_FACTORS = ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))  # of a power of ten
+# of a power of ten
+_FACTORS = ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 _MARGIN = 0.07  # of their reach, on either side of the outermost values
 _MOST_TICKS = 5
 
@@ -121,7 +123,9 @@ class Scale:
         if not self.logarithmic:
             least = (self._high - self._low) / _MOST_TICKS
             power: float = 10.0 ** math.floor(math.log10(least))
-            step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
+            step = next(
+                factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least
+            )
             first = math.ceil(max(self._low, self._least) / step)
             return [step * n for n in range(first, math.floor(self._high / step) + 1)]
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
@@ -131,7 +135,9 @@ class Scale:
             found = [value for value in found if self._low <= math.log10(value) <= self._high]
             if len(found) <= _MOST_TICKS:
                 break
-        return found[:: math.ceil(len(found) / _MOST_TICKS) or 1] or [10 ** ((self._low + self._high) / 2)]
+        return found[:: math.ceil(len(found) / _MOST_TICKS) or 1] or [
+            10 ** ((self._low + self._high) / 2)
+        ]
 
     def _on(self, value: float) -> float:
         return math.log10(value) if self.logarithmic else value
@@ -139,7 +145,11 @@ class Scale:
 
 def scale_of(drawn: Spreads) -> Scale:
     """The scale of all drawn values."""
-    of_spreads = (value for each in drawn.spreads for value in (each.value, *each.points, *(each.interval or ())))
+    of_spreads = (
+        value
+        for each in drawn.spreads
+        for value in (each.value, *each.points, *(each.interval or ()))
+    )
     return Scale([*of_spreads, *drawn.limits])
 
 
@@ -151,7 +161,9 @@ def strips(drawn: Spreads, experiment_id: str = "") -> Iterator[Text]:
 
     `·` is what the value `●` was estimated from, `├─┤` its interval, `┊` a limit.
     """
-    shown = [each for each in drawn.spreads if not experiment_id or each.experiment_id == experiment_id]
+    shown = [
+        each for each in drawn.spreads if not experiment_id or each.experiment_id == experiment_id
+    ]
     if shown:
         scale = scale_of(Spreads(drawn.title, drawn.label, shown, drawn.limits))
         width = max(len(each.label) for each in shown)

@@ -43,7 +43,9 @@ def decision_lines(summary: Summary) -> Iterator[str]:
         yield sentence(each, lower_is_better=_is_lower_better(summary, each), named=several)
         left_out = each.get("left_out") or {}
         if left_out:
-            names = ", ".join(f"{count} since {arm} could not be judged" for arm, count in left_out.items())
+            names = ", ".join(
+                f"{count} since {arm} could not be judged" for arm, count in left_out.items()
+            )
             yield f"Left out after a retry: {names}."
         if each.get("interval_bounds"):
             yield "The interval holds whatever they would have been."
@@ -60,7 +62,10 @@ def decision_lines(summary: Summary) -> Iterator[str]:
         saved = sum(each["cost_saved"] for each in found)
         if not spent and cap is None:
             # A pair that was left out was asked for, and saves nothing.
-            left = sum(each["planned"] - each["tasks"] - sum((each.get("left_out") or {}).values()) for each in found)
+            left = sum(
+                each["planned"] - each["tasks"] - sum((each.get("left_out") or {}).values())
+                for each in found
+            )
             money = f"{left} tasks saved, which cost nothing" if left > 0 else "nothing saved"
         else:
             money = f"{_dollars(spent)}{of} spent, about {_dollars(saved)} saved"
@@ -79,7 +84,9 @@ def sentence(decision: Told, *, lower_is_better: bool = False, named: bool = Fal
     means = f"{_mean(decision, 'b_mean')} against {_mean(decision, 'a_mean')}"
     if decision["outcome"] == "shown":
         b_wins = _is_higher(decision) != lower_is_better
-        best, other, rates = (b, a, means) if b_wins else (a, b, " against ".join(means.split(" against ")[::-1]))
+        best, other, rates = (
+            (b, a, means) if b_wins else (a, b, " against ".join(means.split(" against ")[::-1]))
+        )
         rates = rates if decision["measure"] != PASSES else f"{rates} %"
         ends = sorted((abs(low), abs(high)))
         return f"{best} beats {other} by {_number(ends[0])} to {_number(ends[1])} {unit} ({sure}): {rates} {on}."
@@ -110,7 +117,9 @@ def _is_higher(decision: Told) -> bool:
 
 
 def _is_lower_better(summary: Summary, decision: Told) -> bool:
-    return any(each.name == decision["measure"] and each.direction == "lower" for each in summary.measures)
+    return any(
+        each.name == decision["measure"] and each.direction == "lower" for each in summary.measures
+    )
 
 
 def _dollars(value: float) -> str:
@@ -143,7 +152,9 @@ def why_none(matched: Matched) -> str:
 
 def _is_outside(matched: Matched, bounds: Interval) -> bool:
     """Whether a value on the tasks in common lies outside of the measure's bounds."""
-    every = (value for side in (matched.a, matched.b) for task in matched.tasks for value in side[task])
+    every = (
+        value for side in (matched.a, matched.b) for task in matched.tasks for value in side[task]
+    )
     return not all(bounds[0] <= value <= bounds[1] for value in every)
 
 
@@ -172,7 +183,9 @@ def interval_of(matched: Matched, alpha: float) -> Interval | None:
 
 
 @lru_cache(maxsize=256)
-def _along(differences: tuple[float, ...], weights: tuple[float, ...], alpha: float) -> ConfidenceSequence:
+def _along(
+    differences: tuple[float, ...], weights: tuple[float, ...], alpha: float
+) -> ConfidenceSequence:
     return ConfidenceSequence(alpha, differences, weights)
 
 
@@ -184,10 +197,13 @@ def _differences(matched: Matched) -> tuple[tuple[float, ...], tuple[float, ...]
     """B less A in the order of the tasks, between -1 and 1: one a task, or one a cluster of them; and their weights."""
     low, high = _bounds(matched.measure) or (0.0, 1.0)
     kept = _kept(matched)
-    found = {task: (fmean(matched.b[task]) - fmean(matched.a[task])) / (high - low) for task in kept}
+    found = {
+        task: (fmean(matched.b[task]) - fmean(matched.a[task])) / (high - low) for task in kept
+    }
     units = members(kept, matched.clusters)
     means = (fmean(found[task] for task in unit) for unit in units)
-    limited = tuple(max(-1.0, min(1.0, difference)) for difference in means)  # rounding apart it is within
+    # rounding apart it is within
+    limited = tuple(max(-1.0, min(1.0, difference)) for difference in means)
     return limited, tuple(weights_of(units, matched.order or ()))
 
 
@@ -196,7 +212,9 @@ def _kept(matched: Matched) -> list[str]:
     return [task for task in matched.order or () if task in matched.a and task in matched.b]
 
 
-def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 0) -> dict[str, Any]:
+def as_if_stopped(
+    a: Side, b: Side, measure: Measure, alpha: float, seed: int = 0
+) -> dict[str, Any]:
     """The decision on two complete arms as if they had been asked task by task: where, and what it would have saved.
 
     In the order that one of the runs has on record, else in one shuffled by `seed`. Raises KoderzError for runs that
@@ -206,11 +224,15 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
         if run.is_going or run.is_cut_short:
             raise KoderzError(f"--sequential looks at complete runs, and {run.name} {run.progress}")
         if run.early and not went_on(run):
-            raise KoderzError(f"--sequential looks at complete runs, and {run.name} {run.early}; compare it without")
+            raise KoderzError(
+                f"--sequential looks at complete runs, and {run.name} {run.early}; compare it without"
+            )
     matched = match(a, b, measure)
     bounds = _bounds(measure)
     if bounds is None:
-        raise KoderzError(f"--sequential: {measure.name} has no bounds, and a decision at any stop needs some")
+        raise KoderzError(
+            f"--sequential: {measure.name} has no bounds, and a decision at any stop needs some"
+        )
     for side, values in ((a, matched.a), (b, matched.b)):
         if not values:
             raise KoderzError(f"--sequential: {side.label} has no result with a {measure.name}")
@@ -220,16 +242,23 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
         groups = members(sorted(matched.tasks), matched.clusters)
         random.Random(seed).shuffle(groups)  # noqa: S311 repeatable on purpose
         tasks = [task for group in groups for task in group]
-    units = members([task for task in tasks if task in matched.a and task in matched.b], matched.clusters)
+    units = members(
+        [task for task in tasks if task in matched.a and task in matched.b], matched.clusters
+    )
     if not units:
         raise KoderzError(f"--sequential: {a.label} and {b.label} have no task in common")
     if _is_outside(matched, bounds):
-        raise KoderzError(f"--sequential: a {measure.name} lies outside of its bounds, {bounds[0]:g} to {bounds[1]:g}")
+        raise KoderzError(
+            f"--sequential: a {measure.name} lies outside of its bounds, {bounds[0]:g} to {bounds[1]:g}"
+        )
     rule = StoppingRule(len(units), alpha, seed=seed)
     deciding, counted, outcome = OpenDecision(rule), list[str](), None
     for unit, weight in zip(units, weights_of(units, tasks), strict=True):
         counted += unit
-        differences = [(fmean(matched.b[task]) - fmean(matched.a[task])) / (bounds[1] - bounds[0]) for task in unit]
+        differences = [
+            (fmean(matched.b[task]) - fmean(matched.a[task])) / (bounds[1] - bounds[0])
+            for task in unit
+        ]
         if outcome := deciding.add(fmean(differences), weight=weight):
             break
     told = _told(a, b, matched, deciding, counted, outcome or "tasks", bounds)
@@ -237,7 +266,13 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
 
 
 def _told(
-    a: Side, b: Side, matched: Matched, deciding: OpenDecision, counted: Sequence[str], outcome: str, bounds: Interval
+    a: Side,
+    b: Side,
+    matched: Matched,
+    deciding: OpenDecision,
+    counted: Sequence[str],
+    outcome: str,
+    bounds: Interval,
 ) -> dict[str, Any]:
     evidence, alpha = deciding.evidence, deciding.rule.alpha
     is_rate = matched.measure.name == PASSES
@@ -276,8 +311,16 @@ def told_blocks(decision: Mapping[str, Any], measure: Measure) -> Iterator[Block
     yield Text(sentence(decision, lower_is_better=measure.direction == "lower"))
     left = decision["planned"] - decision["tasks"]
     saved = f" and ${decision['cost_saved']:.4f}" if decision["cost_saved"] else ""
-    ordered = "in the order on record" if decision["order"] == "recorded" else f"shuffled by seed {decision['seed']}"
-    end = f"stopped there, and saved {left} of {decision['planned']} tasks{saved}" if left else "gone to the end"
+    ordered = (
+        "in the order on record"
+        if decision["order"] == "recorded"
+        else f"shuffled by seed {decision['seed']}"
+    )
+    end = (
+        f"stopped there, and saved {left} of {decision['planned']} tasks{saved}"
+        if left
+        else "gone to the end"
+    )
     yield Text(f"Asked task by task, {ordered}, it would have {end}.")
 
 

@@ -81,7 +81,10 @@ def rejected_flips(tasks: int, alpha: float, *, exact: bool = False) -> tuple[in
             middle = (low + high) / 2
             low, high = (low, middle) if _largest(tasks, middle) <= alpha else (middle, high)
         lesser = _lesser(flips, high)
-    return tuple(int(value) if count and 2 * value < count else -1 for value, count in zip(lesser, flips, strict=True))
+    return tuple(
+        int(value) if count and 2 * value < count else -1
+        for value, count in zip(lesser, flips, strict=True)
+    )
 
 
 def paired_power(
@@ -116,7 +119,9 @@ def sign_flip(differences: Sequence[float]) -> float:
         return 1.0
     if len(values) <= _MOST_TRIED:
         signs = 1 - 2 * (np.arange(2 ** (len(values) - 1))[:, None] >> np.arange(len(values)) & 1)
-        return float(np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9 * np.abs(values).sum()))
+        return float(
+            np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9 * np.abs(values).sum())
+        )
     tail = _enumerated_tail(values) if len(values) <= _MOST_ENUMERATED else None
     if tail is None:
         tail = flipped_tail(np.abs(values), abs(float(values.sum())))
@@ -155,7 +160,9 @@ def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
     # Of draws too few are as extreme to tell p, or they would take too long.
     of_a, of_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     higher, lower = (of_a, of_b) if of_a.mean() > of_b.mean() else (of_b, of_a)
-    return min(1.0, 2 * shuffled_tail(np.concatenate([higher, lower]), len(higher), float(higher.sum())))
+    return min(
+        1.0, 2 * shuffled_tail(np.concatenate([higher, lower]), len(higher), float(higher.sum()))
+    )
 
 
 def probability_better(a_only: float, b_only: float) -> float:
@@ -198,7 +205,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_paired_difference(
-    tasks: int, discordant: float, alpha: float = ALPHA, power: float = POWER, *, exact: bool = False
+    tasks: int,
+    discordant: float,
+    alpha: float = ALPHA,
+    power: float = POWER,
+    *,
+    exact: bool = False,
 ) -> float | None:
     """The smallest true difference, as a fraction, that a test of rates on so many tasks shows with `power`.
 
@@ -209,14 +221,18 @@ def smallest_paired_difference(
     from scipy.optimize import brentq
 
     def lacking(difference: float) -> float:
-        return power - paired_power(tasks, max(discordant, difference), difference, alpha, exact=exact)
+        return power - paired_power(
+            tasks, max(discordant, difference), difference, alpha, exact=exact
+        )
 
     if tasks < FEWEST_TASKS or lacking(1.0) > 0:
         return None
     return float(brentq(lacking, 0.0, 1.0, xtol=1e-6)) + 1e-6
 
 
-def drop_alarm(tasks: int, discordant: float, allowed: float, confidence: float | None = None) -> float:
+def drop_alarm(
+    tasks: int, discordant: float, allowed: float, confidence: float | None = None
+) -> float:
     """The probability that the second of two equal rates seems lower by more than `allowed`, as fractions.
 
     With a confidence: lower with that one-sided confidence, by Tango's score. On so many tasks of which a share flips.
@@ -236,7 +252,9 @@ def _most_gained(tasks: int, flips: int, allowed: float, confidence: float | Non
     def is_lower(gained: int) -> bool:
         if z is None:
             return 100 * (flips - 2 * gained) / tasks > 100 * allowed + 1e-9
-        return (flips - 2 * gained) / tasks > allowed and tango_score(flips - gained, gained, tasks, -allowed) < -z
+        return (flips - 2 * gained) / tasks > allowed and tango_score(
+            flips - gained, gained, tasks, -allowed
+        ) < -z
 
     return bisect(range(flips // 2 + 1), False, key=lambda gained: not is_lower(gained)) - 1
 
@@ -266,7 +284,9 @@ def smallest_difference(
     from scipy.stats import nct, t
 
     limit = float(t.isf(alpha / 2, freedom))
-    return standard_error * float(brentq(lambda off: float(nct.sf(limit, freedom, off)) - power, 0.0, 40 * limit))
+    return standard_error * float(
+        brentq(lambda off: float(nct.sf(limit, freedom, off)) - power, 0.0, 40 * limit)
+    )
 
 
 def smallest_flipped_difference(
@@ -296,7 +316,9 @@ def _smallest_flipped(groups: int, steps: int, power: float) -> float:
     while high - low > 1e-3:
         middle = (low + high) / 2
         values = noise + middle / math.sqrt(groups)
-        extreme = (np.abs(values @ signs.T) >= np.abs(values.sum(axis=1, keepdims=True)) - 1e-9).sum(axis=1)
+        extreme = (
+            np.abs(values @ signs.T) >= np.abs(values.sum(axis=1, keepdims=True)) - 1e-9
+        ).sum(axis=1)
         low, high = (low, middle) if np.mean(extreme <= steps) >= power else (middle, high)
     return high
 
@@ -332,8 +354,13 @@ def _largest(tasks: int, statistic: float) -> float:
     from scipy.stats import binom
 
     flips = np.arange(tasks + 1)
-    tails = np.where(flips > 0, np.minimum(1, 2 * binom.cdf(_lesser(flips, statistic), flips, 0.5)), 0)
-    return max(float(weights @ tails[first : first + len(weights)]) for first, weights in _flip_counts(tasks))
+    tails = np.where(
+        flips > 0, np.minimum(1, 2 * binom.cdf(_lesser(flips, statistic), flips, 0.5)), 0
+    )
+    return max(
+        float(weights @ tails[first : first + len(weights)])
+        for first, weights in _flip_counts(tasks)
+    )
 
 
 def _lesser(flips: Any, statistic: float) -> Any:

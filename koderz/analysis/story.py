@@ -31,9 +31,12 @@ class StoryStep:
 
     call: Call | None
     attempt: Attempt | None
-    asked: Sequence[Mapping[str, Any]]  # the messages of the call that the call before it didn't have
-    diff: tuple[str, ...]  # lines of a unified diff to the program of the attempt before; empty for the first
-    tools: Sequence[Mapping[str, Any]] = ()  # calls of MCP servers' tools between this call and the next
+    # the messages of the call that the call before it didn't have
+    asked: Sequence[Mapping[str, Any]]
+    # lines of a unified diff to the program of the attempt before; empty for the first
+    diff: tuple[str, ...]
+    # calls of MCP servers' tools between this call and the next
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,12 @@ class Experiments:
         tasks = {task: number for number, task in enumerate(self.plan.tasks)}
         arms = {arm.name: number for number, arm in enumerate(self.plan.arms)}
         return sorted(
-            outcomes, key=lambda o: (o.sample, tasks.get(o.problem_id, len(tasks)), arms.get(o.arm, len(arms)))
+            outcomes,
+            key=lambda o: (
+                o.sample,
+                tasks.get(o.problem_id, len(tasks)),
+                arms.get(o.arm, len(arms)),
+            ),
         )
 
 
@@ -117,14 +125,21 @@ def journal_folder(path: Path) -> Path:
     folder = path if path.is_dir() else path.with_suffix("")
     if not (folder / NAME).exists():
         if not RUN_ID.fullmatch(path.stem) and reader_of(path):
-            raise KoderzError(f"{path} is another tool's log; make a run of it first: koderz benchmark import {path}")
-        raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
+            raise KoderzError(
+                f"{path} is another tool's log; make a run of it first: koderz benchmark import {path}"
+            )
+        raise KoderzError(
+            f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies"
+        )
     return folder
 
 
 def told_frames(frames: Sequence[Frame]) -> str:
     """The frames in the form of Python's tracebacks, without a newline at the end."""
-    lines = [f"  File {frame.file}, line {frame.line}, in {frame.function}\n    {frame.source}" for frame in frames]
+    lines = [
+        f"  File {frame.file}, line {frame.line}, in {frame.function}\n    {frame.source}"
+        for frame in frames
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -174,7 +189,9 @@ def problem_named(name: str, tasks: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     some = ", ".join(tasks[:3])
-    raise KoderzError(f"the run has no task {name!r}; it has {some}{', …' if len(tasks) > 3 else ''}")
+    raise KoderzError(
+        f"the run has no task {name!r}; it has {some}{', …' if len(tasks) > 3 else ''}"
+    )
 
 
 def diff(before: str, after: str) -> Iterator[str]:
@@ -233,7 +250,11 @@ class _Conversations:
     def new(self, call: Call) -> list[Mapping[str, Any]]:
         """The messages of a call that the one before it lacked, except the model's own, which are shown earlier."""
         keys = [known_by(message) for message in call.messages]
-        users = (key for key, message in zip(keys, call.messages, strict=True) if message["role"] == "user")
+        users = (
+            key
+            for key, message in zip(keys, call.messages, strict=True)
+            if message["role"] == "user"
+        )
         conversation = next(users, 0) if is_of_client(call) else 0
         before = self._before.get(conversation, Counter())
         self._before[conversation], left = Counter(keys), Counter(before)
@@ -258,7 +279,9 @@ _NO_MODEL = ("agent:oracle", "agent:nop", "patch:base", "patch:human")
 def planned_of(plan: Plan, arm: str) -> int:
     """The number of planned experiments of an arm, without those on tasks that stand apart from all figures."""
     if plan.cells is not None:
-        return sum(cell.samples for cell in plan.cells if cell.arm == arm and cell.task not in plan.apart)
+        return sum(
+            cell.samples for cell in plan.cells if cell.arm == arm and cell.task not in plan.apart
+        )
     return (len(plan.tasks) - len(plan.apart)) * plan.samples
 
 
@@ -298,7 +321,9 @@ def _workers(bases: tuple[tuple[str, str], ...]) -> dict[str, str]:
         rest = [word for part in arm.split(" · ") if part not in known and (word := _word(part))]
         name = base if every.count(base) == 1 else "+".join([base, *rest])
         taken = [*found.values()]
-        number = next(n for n in range(1, len(bases) + 1) if (name if n == 1 else f"{name}+{n}") not in taken)
+        number = next(
+            n for n in range(1, len(bases) + 1) if (name if n == 1 else f"{name}+{n}") not in taken
+        )
         found[arm] = name if number == 1 else f"{name}+{number}"
     return found
 

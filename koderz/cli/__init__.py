@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from typer._click.shell_completion import CompletionItem
 
 _OF_RUNS = {
-    "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
+    "benchmark": (
+        "koderz.cli.benchmark",
+        "Run a benchmark; resume, watch, compare and report runs.",
+    ),
     "decide": ("koderz.cli.benchmark:decide", "Compare two models, and stop once it is decided."),
     "run": ("koderz.cli.benchmark:run_task", "Run one experiment and show it as it happens."),
 }
 _OF_THE_REST = {
-    "judge": ("koderz.cli.judge", "Judge a program or a samples file, or serve a judge for training."),
+    "judge": (
+        "koderz.cli.judge",
+        "Judge a program or a samples file, or serve a judge for training.",
+    ),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),
@@ -42,7 +48,18 @@ COMMANDS = {
 """Each command's module, which holds its `app`, and its line in `koderz --help`."""
 
 _REPORT = ["report"] if "benchmark report" in COMMANDS else []
-ALIASES = ("list", "show", "compare", "leaderboard", *_REPORT, "resume", "retry", "watch", "export", "problems")
+ALIASES = (
+    "list",
+    "show",
+    "compare",
+    "leaderboard",
+    *_REPORT,
+    "resume",
+    "retry",
+    "watch",
+    "export",
+    "problems",
+)
 """The commands of `koderz benchmark` that may be called without its name, too."""
 
 
@@ -50,7 +67,8 @@ class Root(LazyGroup):
     """The commands of koderz, and those of other packages' systems where all are listed or none of ours is named."""
 
     lazy = COMMANDS | {
-        name: COMMANDS.get(f"benchmark {name}", (f"koderz.cli.benchmark:app {name}", "")) for name in ALIASES
+        name: COMMANDS.get(f"benchmark {name}", (f"koderz.cli.benchmark:app {name}", ""))
+        for name in ALIASES
     }
 
     def list_commands(self, ctx: Context) -> list[str]:
@@ -69,7 +87,9 @@ class Root(LazyGroup):
         aliases = [CompletionItem(name) for name in ALIASES if name.startswith(incomplete)]
         return super().shell_complete(ctx, incomplete) + aliases
 
-    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
         if args and args[0] not in self.commands:
             self._add_others()
         return super().resolve_command(ctx, args)
@@ -120,7 +140,11 @@ def _tell_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(  # noqa: ARG001 its callback does it
-        False, "--version", help="Print the version and exit.", is_eager=True, callback=_tell_version
+        False,
+        "--version",
+        help="Print the version and exit.",
+        is_eager=True,
+        callback=_tell_version,
     ),
     debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),
 ) -> None:
@@ -133,11 +157,15 @@ def main() -> int:
     """Runs the command line; returns the exit code. An error of the user's is one message, no traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal of few letters is no reason to stop
+            # a terminal of few letters is no reason to stop
+            stream.reconfigure(errors="backslashreplace")
     try:
         os.getcwd()  # noqa: PTH109 before anything else needs it
     except OSError as error:
-        return _fail(f"the working folder can't be used ({error.strerror}); change to another and run it again", 2)
+        return _fail(
+            f"the working folder can't be used ({error.strerror}); change to another and run it again",
+            2,
+        )
     try:
         return int(app(prog_name="koderz", standalone_mode=False) or 0)
     except typer.TyperException as error:
@@ -153,10 +181,14 @@ def main() -> int:
 
         if os.environ.get("KODERZ_DEBUG") or not is_dependency(error.name or ""):
             raise
-        return _fail(f"this needs {error.name}, which isn't installed; run: {dependency_command(error.name or '')}", 4)
+        return _fail(
+            f"this needs {error.name}, which isn't installed; run: {dependency_command(error.name or '')}",
+            4,
+        )
 
 
 def _fail(message: str, code: int) -> int:
-    about = "" if message.startswith("Usage: ") else "koderz: "  # a group that is named alone says what it has
+    # a group that is named alone says what it has
+    about = "" if message.startswith("Usage: ") else "koderz: "
     sys.stderr.write(f"{about}{plain(message)}\n")
     return code

@@ -20,7 +20,9 @@ def batch_lines(folder: Path) -> Iterator[str]:
         yield f"{counted(len(over), 'batch')} over ({states}): {done:,} of {calls:,} calls answered"
     for batch in found:
         if batch.state not in ENDED:
-            age = elapsed(max(0.0, (datetime.now() - datetime.fromisoformat(batch.time)).total_seconds()))
+            age = elapsed(
+                max(0.0, (datetime.now() - datetime.fromisoformat(batch.time)).total_seconds())
+            )
             failed = f", {batch.failed:,} failed" if batch.failed else ""
             answered = f"{batch.done:,} of {batch.count:,} calls answered{failed}"
             yield f"batch {batch.id or batch.name[:12]} at {batch.provider}: {batch.state}, {answered}, sent {age} ago"

@@ -33,11 +33,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Follow a run from another terminal (one on Modal: from any machine) until it ends.",
     ),
     "list": ("koderz.cli.list:list_runs", "List runs: rates with intervals, costs, times, status."),
-    "show": ("koderz.cli.show:show", "Show a run, its failures, or an experiment from prompt to verdict."),
+    "show": (
+        "koderz.cli.show:show",
+        "Show a run, its failures, or an experiment from prompt to verdict.",
+    ),
     "export": ("koderz.cli.export:export", "Export runs as CSV, Parquet, JSONL or Markdown."),
-    "import": ("koderz.cli.judge:import_runs", "Import samples, judged here, or runs of another machine."),
-    "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
-    "leaderboard": ("koderz.cli.compare:leaderboard", "Rank runs and other tools' logs: tiers, and sets of ranks."),
+    "import": (
+        "koderz.cli.judge:import_runs",
+        "Import samples, judged here, or runs of another machine.",
+    ),
+    "compare": (
+        "koderz.cli.compare:compare",
+        "Compare runs: is B better than A, and where? With gates for CI.",
+    ),
+    "leaderboard": (
+        "koderz.cli.compare:leaderboard",
+        "Rank runs and other tools' logs: tiers, and sets of ranks.",
+    ),
     "problems": ("koderz.cli.compare:problems", "Rank tasks by difficulty across runs."),
 }
 """Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""
@@ -47,7 +59,8 @@ EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
     "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
 )  # fmt: skip
-_HELP_OF_ONE = {"local_model": f"{MODEL_HELP} {MODEL_DEFAULT}"}  # without the model's being repeatable
+# without the model's being repeatable
+_HELP_OF_ONE = {"local_model": f"{MODEL_HELP} {MODEL_DEFAULT}"}
 _EXAMPLES = """\
   # ten tasks, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
@@ -67,13 +80,19 @@ class BenchmarkGroup(DefaultGroup):
         if not args and not ctx.resilient_parsing:
             typer.echo(self._brief(ctx), err=True)
             raise typer.Exit(2)
-        if args and not is_help(ctx, args[0]) and (args[0].startswith("-") or args[0].lstrip("+").isdigit()):
+        if (
+            args
+            and not is_help(ctx, args[0])
+            and (args[0].startswith("-") or args[0].lstrip("+").isdigit())
+        ):
             args = [self.alone, *args]
         return super().parse_args(ctx, args)
 
     def _brief(self, ctx: Context) -> str:
         """A short usage text for the group's name alone."""
-        commands = textwrap.wrap(", ".join(name for name, command in self.commands.items() if not command.hidden), 68)
+        commands = textwrap.wrap(
+            ", ".join(name for name, command in self.commands.items() if not command.hidden), 68
+        )
         return (
             f"Usage: {ctx.command_path} [OPTIONS] START END\n"
             f"       {ctx.command_path} COMMAND [ARGS]...\n\n"
@@ -100,13 +119,18 @@ app = new_group(
 @run_options(flags=JUNIT | LEAST)
 def benchmark(
     front: Front,
-    start: Annotated[int | None, typer.Argument(help="The first task's index, from 0.", show_default=False)] = None,
+    start: Annotated[
+        int | None, typer.Argument(help="The first task's index, from 0.", show_default=False)
+    ] = None,
     end: Annotated[
-        int | None, typer.Argument(help="The index after the last: 0 10 is ten.", show_default=False)
+        int | None,
+        typer.Argument(help="The index after the last: 0 10 is ten.", show_default=False),
     ] = None,
     solver_arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="K=V", help="A parameter of --solver; repeatable.", rich_help_panel="Solver"),
+        typer.Option(
+            metavar="K=V", help="A parameter of --solver; repeatable.", rich_help_panel="Solver"
+        ),
     ] = None,
 ) -> None:
     """Run a benchmark on the tasks from START up to, but not including, END.
@@ -127,7 +151,9 @@ def benchmark(
         arguments[key] = value
     if start is None and end is None:
         if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
-            raise KoderzError("say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N")
+            raise KoderzError(
+                "say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N"
+            )
         span = None
     elif start is None or end is None:
         raise KoderzError("a range takes both START and END: 0 10 is the first ten tasks")
@@ -140,7 +166,8 @@ add_resume_commands(app)
 
 
 @with_settings(
-    scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")), told={"local_model": f"{MODEL_HELP} {MODEL_DEFAULT}"}
+    scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")),
+    told={"local_model": f"{MODEL_HELP} {MODEL_DEFAULT}"},
 )
 def run_task(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
@@ -167,13 +194,20 @@ def run_task(
     printer = StoryPrinter(quiet=quiet or json)
     named = [*given]
     given |= {"problems": (task,)}
-    plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
+    plan = asyncio.run(
+        prepare(given, None, single=True, trust_config=trust_config, observer=printer)
+    )
     require_effect([plan], named)
 
     def code(session: SessionResult) -> int:
         return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
 
-    finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=code)
+    finish(
+        one(begin(plan, printer)),
+        OutputOptions(json=json, quiet=quiet),
+        tell=lambda _: None,
+        code=code,
+    )
 
 
 def _has_own_tasks(front: Front) -> bool:
@@ -188,9 +222,14 @@ def _has_own_tasks(front: Front) -> bool:
     return bool(is_own or settings.problems or settings.limit)
 
 
-@run_options(without={"local_model": "the arguments A and B"}, mode="zero-shot", until_decided=FIRST_ARM)
+@run_options(
+    without={"local_model": "the arguments A and B"}, mode="zero-shot", until_decided=FIRST_ARM
+)
 def decide(
-    a: Annotated[str, typer.Argument(metavar="A", help="The model that B is compared with.", show_default=False)],
+    a: Annotated[
+        str,
+        typer.Argument(metavar="A", help="The model that B is compared with.", show_default=False),
+    ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other model.", show_default=False)],
     front: Front,
 ) -> None:

@@ -34,73 +34,120 @@ if TYPE_CHECKING:
 _SHOWN = 20  # problems, unless --limit says otherwise
 
 _GATES = {
-    "fail_on_regression": Annotated[bool, gate("--fail-on-regression", help="B is significantly worse than A.")],
+    "fail_on_regression": Annotated[
+        bool, gate("--fail-on-regression", help="B is significantly worse than A.")
+    ],
     "max_drop": Annotated[
         float | None,
-        gate(metavar="POINTS", help="B is worse by more than this; of another --measure, in its unit.", min=0),
+        gate(
+            metavar="POINTS",
+            help="B is worse by more than this; of another --measure, in its unit.",
+            min=0,
+        ),
     ],
     "confidence": Annotated[
         float | None,
         gate(
-            metavar="P", help="Shut --max-drop only where the drop is larger with this confidence.", min=0.5, max=0.9999
+            metavar="P",
+            help="Shut --max-drop only where the drop is larger with this confidence.",
+            min=0.5,
+            max=0.9999,
         ),
     ],
     "min_success_rate": Annotated[
         float | None, gate(metavar="PERCENT", help="B passes less than this.", min=0, max=100)
     ],
-    "max_cost": Annotated[float | None, gate(metavar="USD", help="B's run cost more than this.", min=0)],
+    "max_cost": Annotated[
+        float | None, gate(metavar="USD", help="B's run cost more than this.", min=0)
+    ],
     "min_gain": Annotated[
-        float | None, gate(metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05.")
+        float | None,
+        gate(metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05."),
     ],
     **LEAST,
     "task_threshold": TaskThreshold,
-    "most": Annotated[list[str] | None, gate("--max", metavar="MEASURE=VALUE", help="B's average is above it.")],
+    "most": Annotated[
+        list[str] | None, gate("--max", metavar="MEASURE=VALUE", help="B's average is above it.")
+    ],
     "allow_incomplete": Annotated[
         bool,
-        gate("--allow-incomplete", help="Judge B although it is still going or was cut short; a warning says so."),
+        gate(
+            "--allow-incomplete",
+            help="Judge B although it is still going or was cut short; a warning says so.",
+        ),
     ],
 }
 
 
 _Alpha = Annotated[
-    float, typer.Option(metavar="P", help="How probable a false claim may be, 0 to 0.5.", min=1e-6, max=0.5)
+    float,
+    typer.Option(
+        metavar="P", help="How probable a false claim may be, 0 to 0.5.", min=1e-6, max=0.5
+    ),
 ]
 _Sequential = Annotated[
     bool,
     typer.Option(
-        "--sequential", help="Look at complete runs as if they had been stopped once decided: where, and what it saves."
+        "--sequential",
+        help="Look at complete runs as if they had been stopped once decided: where, and what it saves.",
     ),
 ]
 
 
 _Details = Annotated[
-    bool, typer.Option("--details", help="Print methods, causes of failures, environments and all notes, too.")
+    bool,
+    typer.Option(
+        "--details", help="Print methods, causes of failures, environments and all notes, too."
+    ),
 ]
 _UnequalResources = Annotated[
-    bool, typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks.")
+    bool,
+    typer.Option(
+        "--unequal-resources", help="Compare arms that had different resources on the same tasks."
+    ),
 ]
 
 
 _Remember = Annotated[
-    str | None, typer.Option(metavar="SENTENCE", help="Keep the verdict as a claim, checked as runs change.")
+    str | None,
+    typer.Option(metavar="SENTENCE", help="Keep the verdict as a claim, checked as runs change."),
 ]
 
 
-@with_flags(_GATES, seldom=("alpha", "exact", "sequential", "remember", "unequal_resources", "least_points", "cluster"))
+@with_flags(
+    _GATES,
+    seldom=(
+        "alpha",
+        "exact",
+        "sequential",
+        "remember",
+        "unequal_resources",
+        "least_points",
+        "cluster",
+    ),
+)
 def compare(
     runs: Annotated[
         list[str] | None,
-        named_runs(metavar="[A] [B] …", help="Ids, beginnings of ids, summary files, latest, latest~1."),
+        named_runs(
+            metavar="[A] [B] …", help="Ids, beginnings of ids, summary files, latest, latest~1."
+        ),
     ] = None,
     arm: Arm = None,
     measure: ByMeasure = None,
     alpha: _Alpha = 0.05,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Test rates by McNemar's exact test, which shows less than his score test.")
+        bool,
+        typer.Option(
+            "--exact",
+            help="Test rates by McNemar's exact test, which shows less than his score test.",
+        ),
     ] = False,
     details: _Details = False,
     json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")
+    ] = False,
     allow_simulated: AllowSimulated = False,
     unequal_resources: _UnequalResources = False,
     sequential: _Sequential = False,
@@ -127,21 +174,39 @@ def compare(
     from koderz.analysis.gates import Gates, least_of, limits
     from koderz.cli.tables import print_blocks
 
-    gates |= {"most": limits(gates["most"] or ()), **least_of(gates["least"], gates.pop("least_points"))}
+    gates |= {
+        "most": limits(gates["most"] or ()),
+        **least_of(gates["least"], gates.pop("least_points")),
+    }
     asked = Gates(**gates)
     _require_together(
-        asked, alpha, exact=exact, sequential=sequential, faults=faults, cluster=cluster, remember=remember
+        asked,
+        alpha,
+        exact=exact,
+        sequential=sequential,
+        faults=faults,
+        cluster=cluster,
+        remember=remember,
     )
-    same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
+    same: dict[str, Any] = {
+        "arm": arm,
+        "measure": measure,
+        "alpha": alpha,
+        "allow_simulated": allow_simulated,
+    }
     same |= {"cluster": cluster}
-    run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults)
+    run = partial(
+        compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults
+    )
     outcome = (compare_as_if_stopped if sequential else run)(runs or [], results, **same)
     if junit:
         save_junit(junit, outcome.cases(asked.task_threshold))
     if json:
         print_json(outcome.document())
     else:
-        say_all(outcome.markdown(details=details)) if markdown else print_blocks(outcome.blocks(details=details))
+        say_all(outcome.markdown(details=details)) if markdown else print_blocks(
+            outcome.blocks(details=details)
+        )
     if remember is not None:
         _remember(remember, runs or [], results, arm, measure, allow_simulated=allow_simulated)
     if code := told_code(outcome, outcome.caution):
@@ -166,13 +231,21 @@ def _require_together(
             "--remember keeps the plain comparison: without --alpha, --exact, --faults, --cluster and --sequential"
         )
     if sequential and (gates.are_asked or exact):
-        raise KoderzError("--sequential says where a comparison would have ended, and takes neither gates nor --exact")
+        raise KoderzError(
+            "--sequential says where a comparison would have ended, and takes neither gates nor --exact"
+        )
     if sequential and faults:
         raise without_effect("--faults", "a comparison without --sequential")
 
 
 def _remember(
-    claimed: str, names: list[str], results: Path, arm: str | None, measure: str | None, *, allow_simulated: bool
+    claimed: str,
+    names: list[str],
+    results: Path,
+    arm: str | None,
+    measure: str | None,
+    *,
+    allow_simulated: bool,
 ) -> None:
     """Stores the comparison of these runs as a claim."""
     from koderz.analysis.claims import claim
@@ -200,7 +273,10 @@ def problems(
     arm: Arm = None,
     measure: ByMeasure = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of tasks. Default: 20; all with --json.", min=1)
+        int | None,
+        typer.Option(
+            metavar="N", help="Maximum number of tasks. Default: 20; all with --json.", min=1
+        ),
     ] = None,
     json: Json = False,
     allow_simulated: AllowSimulated = False,
@@ -232,7 +308,10 @@ def problems(
 _OPTIONS = {
     "exact": Annotated[bool, typer.Option("--exact", help="Test rates by McNemar's exact test.")],
     "unequal_resources": Annotated[
-        bool, typer.Option("--unequal-resources", help="Rank arms that had different resources on the same tasks.")
+        bool,
+        typer.Option(
+            "--unequal-resources", help="Rank arms that had different resources on the same tasks."
+        ),
     ],
     "allow_simulated": AllowSimulated,
     "cluster": Cluster,
@@ -244,16 +323,21 @@ def leaderboard(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN|FILE|DIR] …", help="Runs, other tools' logs, or folders of such. Default: all runs."
+            metavar="[RUN|FILE|DIR] …",
+            help="Runs, other tools' logs, or folders of such. Default: all runs.",
         ),
     ] = None,
     arm: Arm = None,
     measure: ByMeasure = None,
     alpha: Annotated[
-        float, typer.Option(metavar="P", help="How probable any false claim may be, 0 to 0.5.", min=1e-6, max=0.5)
+        float,
+        typer.Option(
+            metavar="P", help="How probable any false claim may be, 0 to 0.5.", min=1e-6, max=0.5
+        ),
     ] = 0.05,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to .html, .md or .json.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it to .html, .md or .json."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     json: Json = False,

@@ -87,7 +87,8 @@ class OutputOptions:
     json: bool = False
     quiet: bool = False
     wait: bool = False
-    check: str = "benchmark watch"  # the command that shows a run which goes on without this machine
+    # the command that shows a run which goes on without this machine
+    check: str = "benchmark watch"
 
 
 @contextmanager
@@ -115,7 +116,9 @@ def warn(text: str) -> None:
 
 def is_live() -> bool:
     """Whether animation and colour are allowed on standard error."""
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
 
 def shortened(text: str, width: int) -> str:

@@ -24,7 +24,8 @@ def doctor(
     repair: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN", help="Copy what can be read of a damaged run into RUN_repaired, and look at nothing else."
+            metavar="RUN",
+            help="Copy what can be read of a damaged run into RUN_repaired, and look at nothing else.",
         ),
     ] = None,
     json: Json = False,
@@ -78,4 +79,6 @@ def _repair(results: Path, name: str, *, json: bool) -> None:
         return
     say(f"{found.folder}: {counted(found.kept, 'line')} kept; the original is as it was")
     here, aside = quote(str(folder)), quote(f"{folder}_damaged")
-    warn(f"put it in the run's place with: mv {here} {aside} && mv {quote(str(found.folder))} {here}")
+    warn(
+        f"put it in the run's place with: mv {here} {aside} && mv {quote(str(found.folder))} {here}"
+    )

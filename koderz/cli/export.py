@@ -40,37 +40,58 @@ _Format = Annotated[
 
 _Artifact = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="With this artifact of the last attempt, such as a diff, in each row."),
+    typer.Option(
+        metavar="NAME", help="With this artifact of the last attempt, such as a diff, in each row."
+    ),
 ]
 _AllArms = Annotated[
-    bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
+    bool,
+    typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm."),
 ]
 _Incomplete = Annotated[
-    bool, typer.Option("--incomplete", help="Of eee and hf: an incomplete run, with what was planned and faults.")
+    bool,
+    typer.Option(
+        "--incomplete", help="Of eee and hf: an incomplete run, with what was planned and faults."
+    ),
 ]
 
 
 def export(
     runs: Annotated[list[str], named_runs(metavar="RUN…", help="Which runs.")],
     format_: _Format = None,
-    attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
+    attempts: Annotated[
+        bool, typer.Option("--attempts", help="One row per attempt, with its reply.")
+    ] = False,
     arm: Arm = None,
     artifact: _Artifact = None,
     all_arms: _AllArms = False,
-    organization: Annotated[str | None, typer.Option(metavar="NAME", help="Of eee: who publishes the result.")] = None,
+    organization: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of eee: who publishes the result.")
+    ] = None,
     relationship: Annotated[
-        Relationship | None, typer.Option(metavar="WORD", help="Of eee: what they are to the model.")
+        Relationship | None,
+        typer.Option(metavar="WORD", help="Of eee: what they are to the model."),
     ] = None,
     model_id: Annotated[
-        str | None, typer.Option(metavar="DEVELOPER/NAME", help="Of eee: the model's id. Default: its name here.")
+        str | None,
+        typer.Option(
+            metavar="DEVELOPER/NAME", help="Of eee: the model's id. Default: its name here."
+        ),
     ] = None,
-    source_url: Annotated[str | None, typer.Option(metavar="URL", help="Of eee and hf: the published run.")] = None,
-    hf_dataset: Annotated[str | None, typer.Option(metavar="ID", help="Of hf: the dataset on the Hub.")] = None,
-    hf_task: Annotated[str | None, typer.Option(metavar="ID", help="Of hf: the task of its leaderboard.")] = None,
+    source_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Of eee and hf: the published run.")
+    ] = None,
+    hf_dataset: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of hf: the dataset on the Hub.")
+    ] = None,
+    hf_task: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of hf: the task of its leaderboard.")
+    ] = None,
     incomplete: _Incomplete = False,
     faults: Faults = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output."),
     ] = None,
     *,
     results: Results,
@@ -97,7 +118,9 @@ def export(
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if own:
         if isinstance(own, Format) and (attempts or artifact):
-            raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
+            raise KoderzError(
+                f"--format {format_} says itself what it holds: leave --attempts and --artifact out"
+            )
         count = _write_own(own, folders, format_, output, about, Extent(arm, faults, incomplete))
         if count is not None:
             _tell(count, folders, output, "experiment" if isinstance(own, Format) else "sample")
@@ -105,7 +128,14 @@ def export(
         table = format_of(output, format_)
         with _opened(output, table) as file:
             count = write_rows(
-                folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact, faults=faults
+                folders,
+                table,
+                file,
+                attempts=attempts,
+                arm=arm,
+                all_arms=all_arms,
+                artifact=artifact,
+                faults=faults,
             )
         _tell(count, folders, output, "attempt" if attempts else "experiment")
     if is_samples and not attempts and not faults:
@@ -125,24 +155,41 @@ def _tell_left_out(folders: Sequence[Path], arm: str | None) -> None:
 
 
 def _require_read(
-    about: Publication, own: OwnFormat | None, arm: str | None, *, all_arms: bool, is_samples: bool, incomplete: bool
+    about: Publication,
+    own: OwnFormat | None,
+    arm: str | None,
+    *,
+    all_arms: bool,
+    is_samples: bool,
+    incomplete: bool,
 ) -> None:
     """Raises KoderzError for an option that the chosen format doesn't read."""
     unread = [name for name, value in asdict(about).items() if value is not None]
     if unread and not isinstance(own, RegistryFormat):
-        raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
+        raise KoderzError(
+            f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it"
+        )
     if incomplete and not isinstance(own, RegistryFormat):
         raise without_effect("--incomplete", "--format eee and hf")
     if all_arms and (arm or not is_samples):
         raise without_effect("--all-arms", "an export of every arm" if arm else "--format jsonl")
 
 
-def _tell(count: int, folders: Sequence[Path], output: Path | None, what: str = "experiment") -> None:
-    warn(f"{counted(count, what)} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
+def _tell(
+    count: int, folders: Sequence[Path], output: Path | None, what: str = "experiment"
+) -> None:
+    warn(
+        f"{counted(count, what)} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}"
+    )
 
 
 def _write_own(
-    own: OwnFormat, folders: Sequence[Path], name: str | None, output: Path | None, about: Publication, extent: Extent
+    own: OwnFormat,
+    folders: Sequence[Path],
+    name: str | None,
+    output: Path | None,
+    about: Publication,
+    extent: Extent,
 ) -> int | None:
     """Writes runs in an own format, into a file or a folder. Returns the number of experiments that it counts."""
     if not own.is_folder:

@@ -60,7 +60,11 @@ def with_flags(
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = [
+            p
+            for p in inspect.signature(command, eval_str=True).parameters.values()
+            if p.kind is not p.VAR_KEYWORD
+        ]
         last = [p for p in own if p.kind is p.KEYWORD_ONLY]
         every = [*own[: len(own) - len(last)], *parameters_of(flags), *last]
         shown = {p.name: False for p in every if p.name not in seldom} if seldom else None
@@ -73,7 +77,9 @@ def parameters_of(flags: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
     """The options as parameters of a signature."""
     for name, annotation in flags.items():
         default = False if get_args(annotation)[0] is bool else None
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
 
 
 class DeclaredCommand:
@@ -93,7 +99,9 @@ class DeclaredCommand:
         self.common, self.spare = common, spare
         self._function, self.__name__, self.__doc__ = function, function.__name__, function.__doc__
         self.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])
-        self.__annotations__ = {p.name: p.annotation for p in self.__signature__.parameters.values()}
+        self.__annotations__ = {
+            p.name: p.annotation for p in self.__signature__.parameters.values()
+        }
 
     def __call__(self, **arguments: Any) -> Any:
         """Call the function."""
@@ -146,7 +154,9 @@ Results = Annotated[
 Arm = Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")]
 Cluster = Annotated[
     str | None,
-    typer.Option(metavar="FIELD", help="Of logs: tasks with the same value of this field are one cluster."),
+    typer.Option(
+        metavar="FIELD", help="Of logs: tasks with the same value of this field are one cluster."
+    ),
 ]
 ByMeasure = Annotated[
     str | None,
@@ -157,14 +167,24 @@ ByMeasure = Annotated[
     ),
 ]
 AllowSimulated = Annotated[
-    bool, typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones.")
+    bool,
+    typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones."),
 ]
 Faults = Annotated[
     Literal["fail"] | None,
-    typer.Option("--faults", metavar="fail", help="fail: each fault counts as a failure. Default: neither way."),
+    typer.Option(
+        "--faults",
+        metavar="fail",
+        help="fail: each fault counts as a failure. Default: neither way.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
-SummaryJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output."),
+]
+SummaryJson = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+]
 gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
 """Declares the option of a gate."""
 
@@ -208,7 +228,11 @@ LEAST = {
     ],
     "least_points": Annotated[
         list[str] | None,
-        gate("--min-point", metavar="[MEASURE=VALUE]", help="The plain figure is below it; alone: those of --min are."),
+        gate(
+            "--min-point",
+            metavar="[MEASURE=VALUE]",
+            help="The plain figure is below it; alone: those of --min are.",
+        ),
     ],
 }
 """The gates that any run may have."""
@@ -217,9 +241,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Wait = Annotated[
     bool,
     typer.Option(
-        "--wait", help="Return only once all sinks are up to date, not just the summary and the memory store."
+        "--wait",
+        help="Return only once all sinks are up to date, not just the summary and the memory store.",
     ),
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
+    bool,
+    typer.Option(
+        "--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute."
+    ),
 ]

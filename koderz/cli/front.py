@@ -16,7 +16,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,12 +70,16 @@ EXIT_CODES = {
 }
 
 AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Continue even if the suite, prompts or solver have changed.")
+    bool,
+    typer.Option(
+        "--accept-changes", help="Continue even if the suite, prompts or solver have changed."
+    ),
 ]
 _DETACH = Annotated[
     bool,
     typer.Option(
-        "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
+        "--detach",
+        help="With --engine modal: return once everything is submitted; collect results with resume.",
     ),
 ]
 _SHOWN = {"json": SummaryJson, "quiet": Quiet, "wait": Wait}
@@ -80,7 +92,9 @@ _REGRESSION = Annotated[
 ]
 EXIT_REGRESSION = 1
 _OF_A_RUN = {
-    "dry_run": Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")],
+    "dry_run": Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")
+    ],
     "sample": Annotated[
         int | None,
         typer.Option(
@@ -99,7 +113,10 @@ _ACCEPTED = {
     "accept_changes": AcceptChanges,
     "accept_divergence": Annotated[
         bool,
-        typer.Option("--accept-divergence", help="Continue even if the solver's calls diverge from the recording."),
+        typer.Option(
+            "--accept-divergence",
+            help="Continue even if the solver's calls diverge from the recording.",
+        ),
     ],
     "trust_config": Trust,
 }
@@ -107,7 +124,9 @@ _OF_RESUMING = {
     "detach": _DETACH,
     "past_decision": Annotated[
         bool,
-        typer.Option("--past-decision", help="Run the rest of a decided run; its decision stays what it was."),
+        typer.Option(
+            "--past-decision", help="Run the rest of a decided run; its decision stays what it was."
+        ),
     ],
     **_SHOWN,
     **JUNIT,
@@ -120,7 +139,9 @@ _OF_RETRYING = {
             "--cause",
             metavar="CAUSE",
             help=f"Only faults of this cause; repeatable. One of {', '.join(CAUSES)}.",
-            autocompletion=lambda incomplete: [cause for cause in CAUSES if cause.startswith(incomplete)],
+            autocompletion=lambda incomplete: [
+                cause for cause in CAUSES if cause.startswith(incomplete)
+            ],
         ),
     ],
     "detach": _DETACH,
@@ -134,11 +155,16 @@ _OF_RESCORING = {
     "calls": Annotated[
         bool,
         typer.Option(
-            "--continue", help="Make the calls that new verdicts lead to; otherwise those experiments end as faults."
+            "--continue",
+            help="Make the calls that new verdicts lead to; otherwise those experiments end as faults.",
         ),
     ],
     "ask_judge": Annotated[
-        bool, typer.Option("--ask-judge", help="Ask a judge that is a model again, instead of using its old replies.")
+        bool,
+        typer.Option(
+            "--ask-judge",
+            help="Ask a judge that is a model again, instead of using its old replies.",
+        ),
     ],
     **_ACCEPTED,
 }
@@ -161,7 +187,9 @@ class Front:
 
     def __post_init__(self) -> None:
         if self.sample and not self.dry_run:
-            raise KoderzError("--sample asks a few tasks before a run is begun: it goes with --dry-run")
+            raise KoderzError(
+                "--sample asks a few tasks before a run is begun: it goes with --dry-run"
+            )
 
     def run(
         self,
@@ -203,12 +231,18 @@ class Front:
         if not self.scope.only:  # of a command that has these alone, each is read
             require_effect([plan], self.values)
         if self.fail_on_regression and plan.record.until_decided is None:
-            raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
+            raise KoderzError(
+                "--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare"
+            )
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
         if self.dry_run or asks:
             from koderz.cli.overview import show_plan
 
-            sampled = asyncio.run(take_sample(complete(sample_of(plan, self.sample)))) if self.sample else None
+            sampled = (
+                asyncio.run(take_sample(complete(sample_of(plan, self.sample))))
+                if self.sample
+                else None
+            )
             show_plan(plan, json=self.shown.json, sampled=sampled)
             if sampled:
                 keep_sample(sampled, self.shown)
@@ -216,7 +250,14 @@ class Front:
             return
         if resumes and (before := last_of(plan)):
             again = {"results": before.parent}
-            take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
+            take_up(
+                before.name,
+                again,
+                self.shown,
+                self.demands,
+                screen=screen,
+                trust_config=self.trust_config,
+            )
         from koderz.runs.session import begin
 
         code = with_regression if self.fail_on_regression else exit_code
@@ -228,8 +269,14 @@ class Front:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
         from koderz.engines.sources import schema_here
 
-        known = schema_here({**self.usual, **self.values}, scope=self.scope).fields if self.usual else ()
-        return {name: value for name, value in self.usual.items() if name in known} | {**self.values}
+        known = (
+            schema_here({**self.usual, **self.values}, scope=self.scope).fields
+            if self.usual
+            else ()
+        )
+        return {name: value for name, value in self.usual.items() if name in known} | {
+            **self.values
+        }
 
 
 async def take_sample(plan: Plan) -> SessionResult:
@@ -271,10 +318,16 @@ def run_options(
         def with_front(given: dict[str, Any], **flags: Any) -> None:
             mine = {p.name: flags.pop(p.name) for p in own}
             shown, demands = _shown(flags), demands_in(flags)
-            front = Front(values=given, usual=usual, scope=scope, shown=shown, demands=demands, **flags)
+            front = Front(
+                values=given, usual=usual, scope=scope, shown=shown, demands=demands, **flags
+            )
             command(front=front, **mine)
 
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "front"]
+        own = [
+            p
+            for p in inspect.signature(command, eval_str=True).parameters.values()
+            if p.name != "front"
+        ]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
         declared = DeclaredCommand(with_front, [*own, *parameters_of(of_a_run)])
         return with_settings(scope=scope, usual=usual, told=told)(declared)
@@ -297,7 +350,8 @@ def add_resume_commands(app: typer.Typer) -> None:
     text += _examples("rescore latest")
     app.command(name="rescore", cls=PanelCommand, help=text)(_resuming("rescore", _OF_RESCORING))
     text = (
-        "Cancel a run's batches at their provider, and keep what they had done by then. Resuming sends the rest again."
+        "Cancel a run's batches at their provider, and keep what they had done by then. "
+        "Resuming sends the rest again."
     )
     text += _examples("cancel latest")
     app.command(name="cancel", cls=PanelCommand, help=text)(
@@ -358,7 +412,9 @@ def take_up(
 
     screen = screen or SessionScreen(shown)
     results: Path | None = given.pop("results", None)
-    sessions = resume_together(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
+    sessions = resume_together(
+        run, ResumeOptions(**way), results=results, changes=given, observer=screen
+    )
     finish(sessions, shown, tell=screen.results, code=code or exit_code, demands=demands)
 
 
@@ -371,13 +427,20 @@ def last_of(plan: Plan, changeable: Collection[str] = ()) -> Path | None:
 
     def digest(record: records.Plan) -> str:
         left = {name: value for name, value in record.config.items() if name not in changeable}
-        return decisive_digest(structs.replace(record, config=left)) if changeable else record.basis.digest
+        return (
+            decisive_digest(structs.replace(record, config=left))
+            if changeable
+            else record.basis.digest
+        )
 
     wanted = digest(plan.record)
     for folder in reversed(run_folders(plan.settings.results)):
         with suppress(KoderzError):  # what can't be read is no such run
             found = read_plan(folder)
-            if found.config.get("dataset") == plan.record.config.get("dataset") and digest(found) == wanted:
+            if (
+                found.config.get("dataset") == plan.record.config.get("dataset")
+                and digest(found) == wanted
+            ):
                 return folder
     return None
 
@@ -425,7 +488,9 @@ def finish(
 
 
 async def _reported(
-    sessions: AsyncIterator[SessionResult], shown: OutputOptions, tell: Callable[[SessionResult], object]
+    sessions: AsyncIterator[SessionResult],
+    shown: OutputOptions,
+    tell: Callable[[SessionResult], object],
 ) -> Sequence[SessionResult]:
     ended = []
     async for session in sessions:

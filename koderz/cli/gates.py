@@ -61,7 +61,9 @@ class Demands:
             return code
         return told_code(ruled, caution_on(self.gates, side), code)
 
-    def code_after(self, sessions: Sequence[SessionResult], code: Callable[[SessionResult], int]) -> int:
+    def code_after(
+        self, sessions: Sequence[SessionResult], code: Callable[[SessionResult], int]
+    ) -> int:
         """The highest exit code of sessions, whose tasks are written as JUnit's XML first."""
         from koderz.analysis.runs import of_summary
 
@@ -69,7 +71,9 @@ class Demands:
         if self.junit:
             from koderz.analysis.junit import of_run
 
-            save_junit(self.junit, (suite for run in runs for suite in of_run(run, self.task_threshold)))
+            save_junit(
+                self.junit, (suite for run in runs for suite in of_run(run, self.task_threshold))
+            )
         judged = [
             self.code_of(run, code=code(each)) if each.ended.status in _ENDED else code(each)
             for run, each in zip(runs, sessions, strict=True)

@@ -68,9 +68,17 @@ class _StrictParser(_OptionParser):
     def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[Any]]:
         options, rest, order = super().parse_args(args)
         for place, param in enumerate(order):
-            is_single = isinstance(param, TyperOption) and not (param.multiple or param.count or param.is_eager)
-            if is_single and param in order[:place] and not (self.ctx and self.ctx.resilient_parsing):
-                raise UsageError(f"{max(param.opts, key=len)} is given twice; it can be given once", ctx=self.ctx)
+            is_single = isinstance(param, TyperOption) and not (
+                param.multiple or param.count or param.is_eager
+            )
+            if (
+                is_single
+                and param in order[:place]
+                and not (self.ctx and self.ctx.resilient_parsing)
+            ):
+                raise UsageError(
+                    f"{max(param.opts, key=len)} is given twice; it can be given once", ctx=self.ctx
+                )
         return options, rest, order
 
 
@@ -135,21 +143,29 @@ class LazyGroup(TyperGroup):
     def loaded(self, name: str) -> Command:
         """One of the commands, loaded."""
         if name in self._homes:
-            found = self.commands[name] = _load(name, self._homes.pop(name), self.commands[name].help or "")
+            found = self.commands[name] = _load(
+                name, self._homes.pop(name), self.commands[name].help or ""
+            )
             if isinstance(found, LazyGroup):
                 found.add_lazily(self._inner.get(name, {}))
         return self.commands[name]
 
-    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
         if args and args[0] in self.commands:
             self.loaded(args[0])
         return super().resolve_command(ctx, args)
 
 
-def new_group(text: str, cls: type[TyperGroup] = LazyGroup, examples: Sequence[str] = ()) -> typer.Typer:
+def new_group(
+    text: str, cls: type[TyperGroup] = LazyGroup, examples: Sequence[str] = ()
+) -> typer.Typer:
     """A group without commands. Its name alone prints its help, which ends with the examples."""
     text += _EXAMPLES + "\n".join(examples) if examples else ""
-    return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+    return typer.Typer(
+        cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False
+    )
 
 
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
@@ -162,7 +178,8 @@ MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
 `first` is `koderz.settings.schema.FIRST_ARM`, which no help needs to load.
 """
 _TAKES_LIMIT = "--min-point"  # which may be followed by any MEASURE=VALUE
-_TAKES_NAMES = "--until-decided"  # which may name anything where a command's own arguments are numbers
+# which may name anything where a command's own arguments are numbers
+_TAKES_NAMES = "--until-decided"
 
 
 class DefaultGroup(LazyGroup):
@@ -201,15 +218,20 @@ class PanelCommand(TyperCommand):
                 error.possibilities = None
             raise
         for name, value in ctx.params.items():
-            if isinstance(value, float) and math.isnan(value):  # which lies within any bounds that are compared with it
-                raise typer.BadParameter("nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'")
+            # which lies within any bounds that are compared with it
+            if isinstance(value, float) and math.isnan(value):
+                raise typer.BadParameter(
+                    "nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'"
+                )
         return rest
 
     def invoke(self, ctx: Context) -> Any:
         assert isinstance(ctx.command, TyperCommand)
         return TyperCommand.invoke(ctx.command, ctx)
 
-    def _with_options(self, command: SettingsCommand, args: list[str], *, lenient: bool) -> PanelCommand:
+    def _with_options(
+        self, command: SettingsCommand, args: list[str], *, lenient: bool
+    ) -> PanelCommand:
         """The command with the options of the suites, solvers, … that the arguments choose, or of the run they name.
 
         It is another object, since a process may call a command more than once. `lenient`: for help, whatever is wrong
@@ -251,7 +273,9 @@ class PanelCommand(TyperCommand):
         for spared in ((), command.spare):
             if formatter.getvalue().count("\n") > most:
                 formatter.buffer.clear()
-                shown = {name: shared for name, shared in command.common.items() if name not in spared}
+                shown = {
+                    name: shared for name, shared in command.common.items() if name not in spared
+                }
                 self._write(ctx, formatter, self._brief(ctx, shown), is_brief=True)
 
     def _declared(self) -> DeclaredCommand | None:
@@ -304,10 +328,19 @@ class PanelCommand(TyperCommand):
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
                 if param.name == "local_model":
-                    names = ", ".join(f"{name}/…" for name in sorted(names_of_others("koderz.models")))
-                    record = record[0], record[1] + (f" Also, by installed packages: {names}" if names else "")
+                    names = ", ".join(
+                        f"{name}/…" for name in sorted(names_of_others("koderz.models"))
+                    )
+                    record = (
+                        record[0],
+                        record[1] + (f" Also, by installed packages: {names}" if names else ""),
+                    )
                 panel = getattr(param, "rich_help_panel", None) or "Options"
-                yield (panel if param.param_type_name == "option" else "Arguments"), param.name or "", record
+                yield (
+                    (panel if param.param_type_name == "option" else "Arguments"),
+                    param.name or "",
+                    record,
+                )
 
 
 def _first_names(names: str) -> str:
@@ -317,7 +350,9 @@ def _first_names(names: str) -> str:
     if len(long) < 2:
         return names
     metavar = long[-1].partition(" ")[2]
-    return ", ".join((*(word for word in words if not word.startswith("--")), f"{long[0]} {metavar}".strip()))
+    return ", ".join(
+        (*(word for word in words if not word.startswith("--")), f"{long[0]} {metavar}".strip())
+    )
 
 
 def _first_sentence(text: str) -> str:
@@ -336,7 +371,11 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
     `--option a b` of one that takes several; hyphens for underscores where that makes an option's name.
     """
     flags = {flag: param for param in params for flag in param.opts}
-    listed = {flag for flag, param in flags.items() if getattr(param, "metavar", None) and param.metavar.endswith("…")}
+    listed = {
+        flag
+        for flag, param in flags.items()
+        if getattr(param, "metavar", None) and param.metavar.endswith("…")
+    }
     arguments = [param for param in params if param.param_type_name == "argument"]
     takes_names = all(param.type.name.startswith("int") for param in arguments)
     spelled: list[str] = []
@@ -344,8 +383,16 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
     for position, argument in enumerate(args):
         if argument == "--":
             return [*spelled, *args[position:]]
-        word = hyphenated if (hyphenated := _hyphenated(argument)).partition("=")[0] in flags else argument
-        is_name = takes_names and before == _TAKES_NAMES and not (word.startswith("-") or word.isdecimal())
+        word = (
+            hyphenated
+            if (hyphenated := _hyphenated(argument)).partition("=")[0] in flags
+            else argument
+        )
+        is_name = (
+            takes_names
+            and before == _TAKES_NAMES
+            and not (word.startswith("-") or word.isdecimal())
+        )
         is_limit = before == _TAKES_LIMIT and "=" in argument and not argument.startswith("-")
         if is_name or is_limit or word in MAY_STAND_ALONE.get(before, ()):
             spelled[-1] = f"{before}={word}"
@@ -353,7 +400,9 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
             spelled += [word] if spelled[-1] == before else [before, word]
             continue
         else:
-            spelled.append(f"{word}={MAY_STAND_ALONE[word][0]}" if word in MAY_STAND_ALONE else word)
+            spelled.append(
+                f"{word}={MAY_STAND_ALONE[word][0]}" if word in MAY_STAND_ALONE else word
+            )
         before = word
     return spelled
 

@@ -51,16 +51,27 @@ app.callback()(lambda: None)  # so that it stays a group, of which one command i
 
 
 @app.command(name=JudgeGroup.alone, cls=PanelCommand, hidden=True)
-@with_settings(scope=Scope(without={name: "" for name in schema_of().fields if name not in OF_JUDGING}))
+@with_settings(
+    scope=Scope(without={name: "" for name in schema_of().fields if name not in OF_JUDGING})
+)
 def judge(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz."),
+    ],
     given: dict[str, Any],
     task: Annotated[
-        str | None, typer.Option(metavar="ID", help="Which task a program is for: HumanEval/3, or 3.")
+        str | None,
+        typer.Option(metavar="ID", help="Which task a program is for: HumanEval/3, or 3."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the verdict on each sample here, in JSONL."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the verdict on each sample here, in JSONL.",
+        ),
     ] = None,
     junit: JUnit = None,
     task_threshold: TaskThreshold = None,
@@ -84,14 +95,22 @@ def judge(
 
     demands = Demands(junit=junit, task_threshold=task_threshold)
     struct = SUITES.options_of(str(given.get("suite", ""))) if "suite" in given else None
-    names = (*OF_JUDGING, *(name for name in fields_of(struct) if name not in OF_JUDGING)) if struct else OF_JUDGING
+    names = (
+        (*OF_JUDGING, *(name for name in fields_of(struct) if name not in OF_JUDGING))
+        if struct
+        else OF_JUDGING
+    )
     settings = read_sources(given, names=names, schema=None, trust_config=trust_config).settings
     require_sandbox(settings, given)
     if task is not None:
         if output is not None:
-            raise KoderzError("--output is for samples; the verdict on one program is what --json prints")
+            raise KoderzError(
+                "--output is for samples; the verdict on one program is what --json prints"
+            )
         if "judges" in given:
-            raise KoderzError("--judges has no effect here: only a file of samples is judged by several at once")
+            raise KoderzError(
+                "--judges has no effect here: only a file of samples is judged by several at once"
+            )
         if task_threshold is not None:
             raise without_effect("--task-threshold", "a file of samples")
         code = asyncio.run(_one(file, task, settings, junit, json=json))
@@ -131,7 +150,13 @@ async def _one(file: Path, task: str, settings: Settings, junit: Path | None, *,
 
 
 async def _samples(
-    file: Path, settings: Settings, output: Path | None, demands: Demands, *, json: bool, quiet: bool
+    file: Path,
+    settings: Settings,
+    output: Path | None,
+    demands: Demands,
+    *,
+    json: bool,
+    quiet: bool,
 ) -> int:
     from koderz.analysis.junit import of_verdicts
     from koderz.runs.judge import judge_samples, read_samples
@@ -143,7 +168,10 @@ async def _samples(
     scored = {} if report.mean_score is None else {"mean_score": report.mean_score}
     if output is not None:
         with writing(output):
-            write_whole(output, (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in report.lines))
+            write_whole(
+                output,
+                (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in report.lines),
+            )
     if json:
         counts = {"samples": report.samples, "passed": report.passed, "causes": report.verdicts}
         print_json({**report.pass_at_k, **report.pass_hat_k, **scored, **counts, **report.facts})
@@ -151,7 +179,9 @@ async def _samples(
         say(f"{report.passed} of {report.samples} samples passed")
         for name, value in (report.pass_at_k | report.pass_hat_k | scored).items():
             say(f"{name}: {value:.4f}")
-        others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
+        others = sorted(
+            ((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True
+        )
         if others:
             say("not passed: " + ", ".join(f"{n} {cause}" for n, cause in others))
         for name, count in report.facts.items():
@@ -161,7 +191,9 @@ async def _samples(
     arms: dict[str, list[tuple[str, Verdict | str]]] = {}
     for sample, verdict, row in zip(samples.samples, report.judged, report.lines, strict=True):
         arms.setdefault(sample.solver, []).append((sample.task.id, verdict or str(row["cause"])))
-    suites = [of_verdicts(f"{suite.name}.{arm}", own, demands.task_threshold) for arm, own in arms.items()]
+    suites = [
+        of_verdicts(f"{suite.name}.{arm}", own, demands.task_threshold) for arm, own in arms.items()
+    ]
     if demands.junit:
         save_junit(demands.junit, suites)
     if samples.malformed:
@@ -199,7 +231,9 @@ def _require_samples(file: Path) -> None:
         start = opened.read(4096)
         begin = start.decode(detect_encoding(start[:4]), "ignore").strip()[:1]
         if begin not in ("", "{", "[") and not start.startswith(GZIP) and not kind_of(file):
-            raise KoderzError(f"{file} is no samples file; if it is a program, name its task: --task HumanEval/3")
+            raise KoderzError(
+                f"{file} is no samples file; if it is a program, name its task: --task HumanEval/3"
+            )
 
 
 _NAMES = (*OF_JUDGING, "tags", "results", *OF_SINKS)
@@ -210,13 +244,19 @@ _CHANGED = ("judged", "added", "extended")
 def import_runs(
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE|DIR…", help="Samples in JSONL, other tools' logs, or runs' and results folders."),
+        typer.Argument(
+            metavar="FILE|DIR…",
+            help="Samples in JSONL, other tools' logs, or runs' and results folders.",
+        ),
     ],
     given: dict[str, Any],
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who wrote the samples, where the file doesn't say.")
+        str | None,
+        typer.Option(metavar="NAME", help="Who wrote the samples, where the file doesn't say."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what became of each as a JSON list.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print what became of each as a JSON list.")
+    ] = False,
     quiet: Quiet = False,
     wait: Wait = False,
     trust_config: Trust = False,
@@ -245,7 +285,9 @@ def import_runs(
     for source in sources:
         if not source.exists():
             raise KoderzError(f"there is no {source}")
-    importing = _Importing(settings, quiet=quiet, json=json, chooses_sinks=bool({"sinks", "no_sinks"} & given.keys()))
+    importing = _Importing(
+        settings, quiet=quiet, json=json, chooses_sinks=bool({"sinks", "no_sinks"} & given.keys())
+    )
     failed: KoderzError | None = None
     try:
         for source in sources:
@@ -276,7 +318,11 @@ class _Importing:
     @property
     def changed(self) -> list[Path]:
         """The folders of runs that are new or longer than before."""
-        return [self._settings.results / entry["run_id"] for entry in self._done if entry["what"] in _CHANGED]
+        return [
+            self._settings.results / entry["run_id"]
+            for entry in self._done
+            if entry["what"] in _CHANGED
+        ]
 
     def take(self, source: Path) -> None:
         """Imports a source. Raises KoderzError if it is no samples file, or can't be judged."""
@@ -287,7 +333,9 @@ class _Importing:
 
         if not (source / NAME).exists() and (log := read_log(source)):
             with_summary = JSON in self._settings.chosen_sinks
-            imported = asyncio.run(import_log(log, source, self._settings.results, summary=with_summary))
+            imported = asyncio.run(
+                import_log(log, source, self._settings.results, summary=with_summary)
+            )
             self._took(imported.run_id, imported.what)
             return
         if not source.is_dir():
@@ -296,7 +344,9 @@ class _Importing:
 
         for folder in foreign_runs(source):
             try:
-                merged = merge_run(folder, self._settings.results, summary=JSON in self._settings.chosen_sinks)
+                merged = merge_run(
+                    folder, self._settings.results, summary=JSON in self._settings.chosen_sinks
+                )
             except KoderzError as error:  # which doesn't keep the others out
                 self.problems.append(str(error))
             else:
@@ -314,7 +364,9 @@ class _Importing:
         session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))
         SessionScreen(OutputOptions(quiet=True, json=self._quiet)).results(session)
         self.problems += samples.malformed
-        self.faults += dict.fromkeys(f"{fault['problem_id']}: {fault['reason']}" for fault in session.summary.faults)
+        self.faults += dict.fromkeys(
+            f"{fault['problem_id']}: {fault['reason']}" for fault in session.summary.faults
+        )
         self._took(session.folder.name, "judged")
 
     def _took(self, run_id: str, what: str) -> None:

@@ -26,21 +26,35 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
 
 
-_Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Only runs begun since: 2026-01-31, 12h, 7d or 2w.")]
-_Sort = Annotated[str, typer.Option(metavar="KEY", help="started, rate, cost or time, highest first; or model.")]
+_Since = Annotated[
+    str | None,
+    typer.Option(metavar="WHEN", help="Only runs begun since: 2026-01-31, 12h, 7d or 2w."),
+]
+_Sort = Annotated[
+    str, typer.Option(metavar="KEY", help="started, rate, cost or time, highest first; or model.")
+]
 
 
 def list_runs(
-    model: Annotated[str | None, typer.Option(metavar="TEXT", help="Only models with this in their name.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only models with this in their name.")
+    ] = None,
     mode: Annotated[str | None, typer.Option(metavar="MODE", help="Only this mode.")] = None,
     suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only this suite.")] = None,
     since: _Since = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only runs with this tag; repeatable.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Only runs with this tag; repeatable.")
+    ] = None,
     sort: _Sort = "started",
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of runs.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of runs.", min=1)
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
     rewards: Annotated[
-        bool, typer.Option("--rewards", help="Also journals of rewards, which koderz judge serve --record writes.")
+        bool,
+        typer.Option(
+            "--rewards", help="Also journals of rewards, which koderz judge serve --record writes."
+        ),
     ] = False,
     *,
     results: Results,
@@ -63,14 +77,23 @@ def list_runs(
         raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")
     moment = _moment(since) if since else None
     wake(results, os.environ)
-    is_cut = limit is not None and sort == "started" and not (model or mode or suite or moment or tag)
+    is_cut = (
+        limit is not None and sort == "started" and not (model or mode or suite or moment or tag)
+    )
     found = load_catalogue(results, limit if is_cut else None)
-    rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
+    rows = ordered(
+        chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort
+    )[:limit]
     given = [summed_up(folder) for folder in reversed(reward_folders(results))] if rewards else []
     if json:
         print_json([*rows, *given])
     elif rows:
-        print_blocks([*_listing(rows), *map(Text, [*_under_way(rows, results), *_sinks(rows, at_work(results))])])
+        print_blocks(
+            [
+                *_listing(rows),
+                *map(Text, [*_under_way(rows, results), *_sinks(rows, at_work(results))]),
+            ]
+        )
     if given and not json:
         print_blocks([Table(_OF_REWARDS, [*map(_rewards_line, given)], ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
@@ -79,7 +102,9 @@ def list_runs(
         warn(f"note: and {len(found.unreadable) - _MOST_NOTES} more that can't be read")
     if not rows and not given:
         message = (
-            f"none of the {len(found.rows)} runs in {results} fits" if found.rows else f"{results} holds no run yet"
+            f"none of the {len(found.rows)} runs in {results} fits"
+            if found.rows
+            else f"{results} holds no run yet"
         )
         warn(message if found.rows else f"{message}; make one with: koderz benchmark 0 10")
 
@@ -102,10 +127,24 @@ def _moment(text: str) -> str:
     try:
         return datetime.fromisoformat(text).replace(tzinfo=None).isoformat()
     except ValueError:
-        raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
+        raise KoderzError(
+            f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w"
+        ) from None
 
 
-_HEADS = ("RUN", "MODEL", "SUITE", "ARM", "RATE", "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS", "TAGS")
+_HEADS = (
+    "RUN",
+    "MODEL",
+    "SUITE",
+    "ARM",
+    "RATE",
+    "95% INTERVAL",
+    "PASSED",
+    "COST",
+    "TIME",
+    "STATUS",
+    "TAGS",
+)
 _OPTIONAL = ("TIME", "TAGS")
 _SHORT_HEADS = ("RUN", "SUITE", "MODEL", "RATE", "95% INTERVAL", "PASSED", "COST")
 _UNDER_HEADS = ("  STARTED", "STATUS", "  ARM", "", "", "", "")
@@ -133,14 +172,19 @@ def _listing(rows: Sequence[RunRow]) -> Iterator[Block]:
     short = [_UNDER_HEADS, *(line for row in rows for line in _short_lines(row))]
     short_heads, fitting, hidden = _narrowed(short, width)
     # Suites and models are cut to the room that the other columns leave.
-    columns = [[head, *cells] for head, cells in zip(short_heads, zip(*fitting, strict=True), strict=True)]
+    columns = [
+        [head, *cells] for head, cells in zip(short_heads, zip(*fitting, strict=True), strict=True)
+    ]
     widths = [max(map(len, cells)) for cells in columns]
     room = width - (sum(widths) - widths[1] - widths[2]) - _GAP * (len(widths) - 1)
     suites = max(_LEAST[0], min(widths[1], max(room // 3, room - widths[2])))
     models = max(_LEAST[1], room - suites)
     yield Table(
         short_heads,
-        [(run, shortened(suite, suites), _ending(model, models), *others) for run, suite, model, *others in fitting],
+        [
+            (run, shortened(suite, suites), _ending(model, models), *others)
+            for run, suite, model, *others in fitting
+        ],
         ruled=False,
     )
     yield from map(Text, _footnotes(rows, hidden))
@@ -153,7 +197,9 @@ def _short_lines(row: RunRow) -> Iterator[tuple[str, ...]]:
     for number, (whole, arm) in enumerate(zip(_lines(row), row.arms, strict=True)):
         _, _, _, name, rate, interval, passed, cost, *_ = whole
         if arm.average is not None:
-            rate = rate.removeprefix(f"{arm.average.measure.name} ").removesuffix(f" {arm.average.measure.unit}")
+            rate = rate.removeprefix(f"{arm.average.measure.name} ").removesuffix(
+                f" {arm.average.measure.unit}"
+            )
         about = ("", "") if number else (f"  {row.started[5:16].replace('T', ' ')}", row.status)
         yield *about, f"  {name}", rate, interval, passed, cost
 
@@ -217,7 +263,9 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
             row.suite if first else "",
             f"{arm.solver} (SIMULATED)" if arm.simulated and not row.simulated else arm.solver,
             *_summed_up(row, arm),
-            "-" if row.imported and not (row.cost_known or arm.cost) else f"{at_least}${arm.cost:.4f}",
+            "-"
+            if row.imported and not (row.cost_known or arm.cost)
+            else f"{at_least}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
             _status(row) if first else "",
             (" ".join(f"#{tag}" for tag in row.tags) or "-") if first else "",
@@ -247,7 +295,10 @@ def _status(row: RunRow) -> str:
     judged = sum(arm.judged for arm in row.arms)
     parts = [row.status]
     if row.stopped_early:
-        parts = [*([row.status] if row.status not in ("decided", "complete") else []), row.stopped_early]
+        parts = [
+            *([row.status] if row.status not in ("decided", "complete") else []),
+            row.stopped_early,
+        ]
     elif judged + row.faults < row.planned:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
@@ -259,7 +310,11 @@ def _status(row: RunRow) -> str:
             for arm in row.arms
             if arm.bounds
         ]
-        with_faults = f", with these {', '.join(of_arms)}" if of_arms and row.headline.measure == PASSES else ""
+        with_faults = (
+            f", with these {', '.join(of_arms)}"
+            if of_arms and row.headline.measure == PASSES
+            else ""
+        )
         parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)}){with_faults}")
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
@@ -274,7 +329,11 @@ def _under_way(rows: Sequence[RunRow], results: Path) -> Iterator[str]:
 
     for row in rows:
         if row.status not in ("complete", "decided"):
-            for line in batch_lines(results / row.run_id) if (results / row.run_id / JOURNAL).is_file() else ():
+            for line in (
+                batch_lines(results / row.run_id)
+                if (results / row.run_id / JOURNAL).is_file()
+                else ()
+            ):
                 yield f"{row.run_id}: {line}"
 
 

@@ -20,7 +20,16 @@ from typing import Any
 import typer
 
 from koderz.cli.flags import DISPLAY, FIRST, SELDOM, DeclaredCommand, SettingsCommand
-from koderz.engines.sources import CHOOSING, EVERYTHING, REGISTRIES, SOLVING, Scope, schema_here, schema_of, use_of_flag
+from koderz.engines.sources import (
+    CHOOSING,
+    EVERYTHING,
+    REGISTRIES,
+    SOLVING,
+    Scope,
+    schema_here,
+    schema_of,
+    use_of_flag,
+)
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
 from koderz.settings.layers import Schema
@@ -36,21 +45,31 @@ def panels(schema: Schema, *, own_first: bool = False) -> dict[str, list[Field]]
     """The options that are flags, by their heading in the help; with `own_first` those of suites and solvers lead."""
     found: dict[str, list[Field]] = {}
     for field in schema.fields.values():
-        heading = field.about.panel or next((_heading(owner) for owner in schema.owners(field.name)), "")
+        heading = field.about.panel or next(
+            (_heading(owner) for owner in schema.owners(field.name)), ""
+        )
         if heading:
             found.setdefault(heading, []).append(field)
-    leading = {_heading(owner) for owner in schema.structs if own_first and owner.startswith(("suite.", "solver."))}
+    leading = {
+        _heading(owner)
+        for owner in schema.structs
+        if own_first and owner.startswith(("suite.", "solver."))
+    }
     return dict(sorted(found.items(), key=lambda item: item[0] not in leading))
 
 
 def changeable(schema: Schema | None = None) -> list[str]:
     """The options that may be changed when a run is resumed."""
-    return [name for name, field in (schema or schema_of()).fields.items() if field.about.changeable]
+    return [
+        name for name, field in (schema or schema_of()).fields.items() if field.about.changeable
+    ]
 
 
 def addresses(schema: Schema | None = None) -> list[str]:
     """The addresses that a run's record may lack parts of, so that they can be given when it is resumed."""
-    return [name for name, field in (schema or schema_of()).fields.items() if field.about.is_address]
+    return [
+        name for name, field in (schema or schema_of()).fields.items() if field.about.is_address
+    ]
 
 
 def with_settings(
@@ -70,22 +89,35 @@ def with_settings(
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> DeclaredCommand:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        own = [
+            p
+            for p in inspect.signature(command, eval_str=True).parameters.values()
+            if p.name != "given"
+        ]
         schema = schema or schema_of()
         fields = schema.fields
         of_its = (*changeable(schema), *addresses(schema)) if of_run else ()
         wanted = {*names, *of_its} or fields.keys() - scope.idle(schema)
         headings = panels(schema, own_first=scope.is_own)
-        options = _parameters(headings, wanted - {p.name for p in own}, usual, told, has_file=not (names or of_run))
+        options = _parameters(
+            headings, wanted - {p.name for p in own}, usual, told, has_file=not (names or of_run)
+        )
 
-        common, spare = _in_short_help(schema, own, [option.name for option in options], scope, usual)
+        common, spare = _in_short_help(
+            schema, own, [option.name for option in options], scope, usual
+        )
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
             given = {name: value for name, value in arguments.items() if value not in (None, [])}
             negated = {name: False for name in given if name in fields and fields[name].is_negated}
             several = {
-                name: [part for word in words for part in ([word] if "=" in word else word.split(",")) if part]
+                name: [
+                    part
+                    for word in words
+                    for part in ([word] if "=" in word else word.split(","))
+                    if part
+                ]
                 for name, words in given.items()
                 if name in fields and fields[name].about.listed and isinstance(words, list)
             }
@@ -108,7 +140,11 @@ def with_settings(
 
 
 def _in_short_help(
-    schema: Schema, own: Sequence[inspect.Parameter], options: Sequence[str], scope: Scope, usual: Mapping[str, Any]
+    schema: Schema,
+    own: Sequence[inspect.Parameter],
+    options: Sequence[str],
+    scope: Scope,
+    usual: Mapping[str, Any],
 ) -> tuple[dict[str, bool], list[str]]:
     """The options that short help shows, see `DeclaredCommand`: a command's own, those of what is chosen, common ones.
 
@@ -118,13 +154,27 @@ def _in_short_help(
     always = schema_of().structs.keys()
     usable = {owner for owner in always if owner.startswith(("suite.", "solver.")) and scope.is_own}
     idle = (always - usable) | {*schema.idle}
-    of_parts = [name for name in options if name in fields and not idle.issuperset(schema.owners(name))]
+    of_parts = [
+        name for name in options if name in fields and not idle.issuperset(schema.owners(name))
+    ]
     itself = {*map(str, usual.values()), *(name for _, name in scope.parts)}
-    spare = [name for name in of_parts if {owner.partition(".")[2] for owner in schema.owners(name)} <= itself]
-    shared = [name for name in options if name in fields and fields[name].about.common and name not in of_parts]
+    spare = [
+        name
+        for name in of_parts
+        if {owner.partition(".")[2] for owner in schema.owners(name)} <= itself
+    ]
+    shared = [
+        name
+        for name in options
+        if name in fields and fields[name].about.common and name not in of_parts
+    ]
     shared.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-    common = {p.name: False for p in own if p.name not in (*SELDOM, *DISPLAY)} | dict.fromkeys(of_parts, False)
-    return common | dict.fromkeys((*shared, *(p.name for p in own if p.name in DISPLAY)), True), spare
+    common = {p.name: False for p in own if p.name not in (*SELDOM, *DISPLAY)} | dict.fromkeys(
+        of_parts, False
+    )
+    return common | dict.fromkeys(
+        (*shared, *(p.name for p in own if p.name in DISPLAY)), True
+    ), spare
 
 
 def schema_of_run(words: Sequence[str]) -> Schema:
@@ -136,14 +186,18 @@ def schema_of_run(words: Sequence[str]) -> Schema:
     places = [value for word, value in pairwise((*words, "")) if word == "--results"]
     for name in (word for word in words if not word.startswith("-")):
         with suppress(KoderzError):  # which is told when the run is looked for in earnest
-            return schema_of_plan(read_plan(find_run(results_folder(Path(places[-1]) if places else None), name)))
+            return schema_of_plan(
+                read_plan(find_run(results_folder(Path(places[-1]) if places else None), name))
+            )
     return schema_of()
 
 
 def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) -> Schema:
     """The options of what a command line or else `usual` chooses, with variables and koderz.toml."""
     fields = schema_of().fields
-    flags = {flag: name for name in CHOOSING if name not in scope.without for flag in fields[name].flags}
+    flags = {
+        flag: name for name in CHOOSING if name not in scope.without for flag in fields[name].flags
+    }
     found: dict[str, Any] = {}
     for place, argument in enumerate(words):
         word, equals, value = argument.partition("=")
@@ -153,14 +207,22 @@ def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) ->
             most = None if fields[name].about.listed else 1
             values = [value] if equals else [*islice(following, most)]
             found[name] = [*found.get(name, ()), *values] if several else "".join(values)
-    defaults = {name: value for name, value in usual.items() if name != "solver" or found.keys().isdisjoint(SOLVING)}
+    defaults = {
+        name: value
+        for name, value in usual.items()
+        if name != "solver" or found.keys().isdisjoint(SOLVING)
+    }
     return schema_here(defaults | found, scope=scope)
 
 
 def use_of(flag: str, scope: Scope) -> str:
     """A hint on a flag without effect in this scope: its use or its replacement; empty for an unknown flag."""
     general = {each: name for name, field in fields_of(Settings).items() for each in field.flags}
-    general |= {flag_of(name): name for name in ("problems_file", *scope.without) if name not in general.values()}
+    general |= {
+        flag_of(name): name
+        for name in ("problems_file", *scope.without)
+        if name not in general.values()
+    }
     if name := general.get(flag):
         instead = scope.without.get(name)
         return f"use {instead}" if instead else "it is for koderz benchmark"
@@ -176,7 +238,11 @@ def _parameters(
     has_file: bool,
 ) -> list[inspect.Parameter]:
     parameters = [
-        _parameter(field, heading, told.get(field.name) or _help(field, usual.get(field.name, field.default)))
+        _parameter(
+            field,
+            heading,
+            told.get(field.name) or _help(field, usual.get(field.name, field.default)),
+        )
         for heading, fields in headings.items()
         for field in fields
         if field.name in names
@@ -185,7 +251,9 @@ def _parameters(
         text = "Only the tasks in this file, one per line."
         option = typer.Option(None, metavar="FILE", help=text, rich_help_panel="Tasks")
         kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter("problems_file", kind, default=option, annotation=Path | None))
+        parameters.append(
+            inspect.Parameter("problems_file", kind, default=option, annotation=Path | None)
+        )
     return parameters
 
 
@@ -210,23 +278,35 @@ def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
         metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
         show_default=False,
         rich_help_panel=panel,
-        autocompletion=offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None,
+        autocompletion=offered
+        if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices
+        else None,
     )
     kind: Any = field.plain_type if field.plain_type in (int, float, bool, Path) else str
     item = str if field.name in _SEVERAL else field.item_type
     if item and field.name != "problems":  # which are separated by commas
         kind = list[item if item in (int, float) else str]  # type: ignore[misc]
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None
+    )
 
 
 def _help(field: Field, default: Any) -> str:
     """The option's help, with the command's default if it differs from the option's own."""
-    text = field.about.help if default == field.default else field.about.help.partition(" Default: ")[0]
+    text = (
+        field.about.help
+        if default == field.default
+        else field.about.help.partition(" Default: ")[0]
+    )
     if default is None or default is False or field.is_negated or default == ():
         return text
     if isinstance(default, tuple):
         return f"{text} Default: {', '.join(map(str, default))}."
-    return f"{text} Default: {default:g}." if isinstance(default, float) else f"{text} Default: {default}."
+    return (
+        f"{text} Default: {default:g}."
+        if isinstance(default, float)
+        else f"{text} Default: {default}."
+    )
 
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:
@@ -242,5 +322,7 @@ def _joined(given: dict[str, Any]) -> dict[str, Any]:
     if "sinks" in given:  # which says it all, whatever else is set to be left out
         given.setdefault("no_sinks", [])
     if not given.get("problems", True):
-        raise KoderzError("--problems and --problems-file name no task; leave both out to run START END")
+        raise KoderzError(
+            "--problems and --problems-file name no task; leave both out to run START END"
+        )
     return given

@@ -49,7 +49,11 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
     from koderz.analysis.sections import Spreads, sections_of
 
     yield from _head(run)
-    if own := own_answer(run.mode, run.folder) if run.folder and len(arms) == len(run.arms) else None:
+    if (
+        own := own_answer(run.mode, run.folder)
+        if run.folder and len(arms) == len(run.arms)
+        else None
+    ):
         yield ""
         yield from own.blocks()
         yield from _faults(run)
@@ -110,7 +114,9 @@ def _head(run: Run) -> Iterator[str]:
         names = ", ".join(f"{name} ({counted(calls, 'call')})" for name, calls in answering.items())
         yield f"{asked} was answered by {names}, as its server says"
     if run.throttled:
-        each = (f"{provider} {counted(times, 'request')}" for provider, times in run.throttled.items())
+        each = (
+            f"{provider} {counted(times, 'request')}" for provider, times in run.throttled.items()
+        )
         yield f"Refused for load and asked again: {', '.join(each)}"
     if run.folder and config.get("batch"):
         yield from (f"{line[0].upper()}{line[1:]}" for line in batch_lines(run.folder))
@@ -124,14 +130,22 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Tags: {', '.join(config['tags'])}"
     fields = _fields(run)
     if set_by_user := [
-        f"{name}={shortened(str(value), _WIDTH)}" for name, value in config.items() if _is_set(name, value, fields)
+        f"{name}={shortened(str(value), _WIDTH)}"
+        for name, value in config.items()
+        if _is_set(name, value, fields)
     ]:
         yield f"Settings: {', '.join(set_by_user)}"
     made_with = {name.removeprefix("git_"): run.environment.get(name) for name in _MADE_WITH}
-    if tools := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value):
+    if tools := ", ".join(
+        f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value
+    ):
         yield f"Made with: {tools}"
     if run.paid:
-        parts = [f"${run.paid[name]:.4f} on {name}" for name in ("faults", "unfinished") if run.paid.get(name)]
+        parts = [
+            f"${run.paid[name]:.4f} on {name}"
+            for name in ("faults", "unfinished")
+            if run.paid.get(name)
+        ]
         unjudged = f", of which {' and '.join(parts)}" if parts else ""
         yield f"Paid: ${run.paid['total']:.4f}{unjudged}"
     if run.folder and (sinks := describe_sinks(run.folder)):
@@ -147,7 +161,9 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     elif mean is None:
         yield f"{name}: {counted(f.total_problems, 'result')}"
     else:
-        passed = f", {f.successes} of {f.total_problems} {headline.passed}" if headline.passed else ""
+        passed = (
+            f", {f.successes} of {f.total_problems} {headline.passed}" if headline.passed else ""
+        )
         yield f"{name}: {_average(measure, mean)}{passed}"
     if f.bounds_text and headline.passed:
         yield f"  success rate {f.bounds_text}"
@@ -155,7 +171,9 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
         yield f"  {f.unread.text}"
     if f.samples_text and headline.passed:
         yield f"  {f.samples_text}"
-    yield from _spent(run, name, says_passes=bool(headline.passed) and (measure is SUCCESS or mean is not None))
+    yield from _spent(
+        run, name, says_passes=bool(headline.passed) and (measure is SUCCESS or mean is not None)
+    )
     for other, found in () if has_sections else f.measures.items():  # which tell what matters
         if other != measure.name:
             yield f"  {_average(Measure(other, 'higher'), found)}"
@@ -165,14 +183,20 @@ def _spent(run: Run, name: str, *, says_passes: bool) -> Iterator[str]:
     """The costs, attempts and tokens of an arm, as far as they are told."""
     f = run.arms[name].summary
     cost = "" if f.cost_known else ", too low: what some calls cost is unknown"
-    each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
+    each = (
+        f", ${f.cost_per_success:.4f} a success"
+        if f.cost_per_success is not None and says_passes
+        else ""
+    )
     absent = untold(run.arms[name].results)
     if "cost" not in absent:
         yield f"  cost ${f.total_cost:.4f}{each}{cost}"
     if reuse := told_reuse(f.reused_calls, f.saved_cost):
         yield f"  {reuse}"
     if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
-        yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
+        yield "  by tier: " + ", ".join(
+            f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items()
+        )
     asked = run.asked_of(name)
     tokens = f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out{thought_of(f.tokens_reasoning)}"
     if f.avg_iterations is not None:
@@ -184,7 +208,11 @@ def _spent(run: Run, name: str, *, says_passes: bool) -> Iterator[str]:
 
 def _average(measure: Measure, found: Mean) -> str:
     """A mean with its interval, and the kind of average if it isn't the usual one."""
-    sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
+    sure = (
+        f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}"
+        if found.interval
+        else ""
+    )
     how = "on average" if measure.averaged == "arithmetic" else f"({measure.averaged} mean)"
     how = "(median)" if measure.averaged == "median" else how
     return f"{measure.name} {found.mean:.4g} {how}{sure}{f' ({found.interval_method})' if sure else ''}"
@@ -212,9 +240,16 @@ def _faults(run: Run) -> Iterator[str]:
     if not run.faults:
         return
     yield ""
-    count, causes = counted(len(run.faults), "fault"), cause_counts(fault["cause"] for fault in run.faults)
+    count, causes = (
+        counted(len(run.faults), "fault"),
+        cause_counts(fault["cause"] for fault in run.faults),
+    )
     is_final = all(fault["cause"] == TASK for fault in run.faults)
-    again = "their tasks are at fault" if is_final else f"run again with: koderz benchmark retry {run.name}"
+    again = (
+        "their tasks are at fault"
+        if is_final
+        else f"run again with: koderz benchmark retry {run.name}"
+    )
     yield f"{count} ({causes}), not counted as failures; {again}"
     for fault in run.faults[:_MOST_FAULTS]:
         yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
@@ -239,7 +274,11 @@ def _is_set(name: str, value: Any, fields: Mapping[str, Field]) -> bool:
 
 
 def show_plan(
-    plan: Plan, *, json: bool, sampled: SessionResult | None = None, environ: Mapping[str, str] = os.environ
+    plan: Plan,
+    *,
+    json: bool,
+    sampled: SessionResult | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Prints the plan, and what a sample of it came to. No model is asked, and no key is needed."""
     forecast = forecast_of(plan, environ)

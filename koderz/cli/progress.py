@@ -34,7 +34,8 @@ class Pulse:
     in_flight: int
     throttled: str = ""  # what holds calls back
     stopping: str = ""
-    passed: str = "passed"  # what is said of experiments that pass; empty where their ends don't say so
+    # what is said of experiments that pass; empty where their ends don't say so
+    passed: str = "passed"
     doing: str = ""  # what is being worked on
 
     @property
@@ -46,12 +47,19 @@ class Pulse:
         """The figures beside the bar."""
         tally = self.tally
         rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
-        stopping = f"stopping: {self.in_flight} in flight; again stops at once" if self.stopping else ""
-        parts = [news for news in (stopping, self.throttled) if news]  # first, since a narrow terminal cuts the end
+        stopping = (
+            f"stopping: {self.in_flight} in flight; again stops at once" if self.stopping else ""
+        )
+        # first, since a narrow terminal cuts the end
+        parts = [news for news in (stopping, self.throttled) if news]
         parts += [f"{tally.passed} {self.passed}{rate}"] if self.passed else []
         if tally.faults:
             parts.append(counted(tally.faults, "fault"))
-        spent = [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
+        spent = [
+            f"${tally.cost:.4f}",
+            f"{self.tokens_per_second:.0f} tokens/s",
+            f"{self.in_flight} in flight",
+        ]
         left = [f"{elapsed(self.seconds_left)} left"] if self.seconds_left is not None else []
         parts += [*left, self.doing, *spent] if self.doing else [*spent, *left]
         return " · ".join(parts)
@@ -77,12 +85,15 @@ def pulse_of(view: SessionView, doing: str = "") -> Pulse:
     tally, progress = view.tracker.tally, view.orchestrator.progress
     done = len(tally.ended)
     seconds = max(time.monotonic() - progress.started, 1e-9)
-    ended, half = max(0, done - progress.done_before), progress.in_flight / 2  # of what goes on, half is done
+    # of what goes on, half is done
+    ended, half = max(0, done - progress.done_before), progress.in_flight / 2
     return Pulse(
         planned=progress.planned,
         tally=tally,
         tokens_per_second=progress.tokens_out / seconds,
-        seconds_left=max(0.0, progress.planned - done - half) * seconds / (ended + half) if ended else None,
+        seconds_left=max(0.0, progress.planned - done - half) * seconds / (ended + half)
+        if ended
+        else None,
         in_flight=progress.in_flight,
         throttled=_throttled(view),
         stopping=progress.stopping,
@@ -135,7 +146,8 @@ def _bar() -> Bar:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
     console = RichConsole(stderr=True)
-    bar = [BarColumn(bar_width=_BAR)] if console.width >= _WIDE else []  # which says less than the figures
+    # which says less than the figures
+    bar = [BarColumn(bar_width=_BAR)] if console.width >= _WIDE else []
     return Progress(
         SpinnerColumn(),
         MofNCompleteColumn(),
@@ -148,5 +160,10 @@ def _bar() -> Bar:
 
 def _draw(bar: Bar, task: object, pulse: Pulse) -> None:
     width = bar.console.width
-    room = width - len("  ") - len(f"{pulse.planned}/{pulse.planned} ") - (_BAR + 1 if width >= _WIDE else 0)
+    room = (
+        width
+        - len("  ")
+        - len(f"{pulse.planned}/{pulse.planned} ")
+        - (_BAR + 1 if width >= _WIDE else 0)
+    )
     bar.update(task, completed=pulse.done, pulse=shortened(pulse.figures(), max(1, room)))  # type: ignore[arg-type]

@@ -54,7 +54,9 @@ def account_of(mode: str) -> Account | None:
 class SessionScreen:
     """Shows a session."""
 
-    def __init__(self, shown: OutputOptions, figures: Callable[[Path], object] | None = None) -> None:
+    def __init__(
+        self, shown: OutputOptions, figures: Callable[[Path], object] | None = None
+    ) -> None:
         """`figures` prints the results of the run in a folder in place of its success rates."""
         self._shown, self._figures = shown, figures
         self._account: Account | None = None
@@ -72,8 +74,14 @@ class SessionScreen:
             say(f"Tasks: {len(plan.tasks)}")
         say(f"Local model: {config['local_model']}")
         arms = list(dict.fromkeys(arm.solver.name for arm in plan.arms))
-        say(f"Testing {_listed(arms)}" if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")
-        helpers = {role: model for arm in plan.arms for role, model in arm.models.items() if role != MAIN}
+        say(
+            f"Testing {_listed(arms)}"
+            if plan.record.mode == "comparative"
+            else f"Mode: {plan.record.mode}"
+        )
+        helpers = {
+            role: model for arm in plan.arms for role, model in arm.models.items() if role != MAIN
+        }
         for role, model in helpers.items():
             say(f"Frontier {role} model: {model}")
         if plan.record.samples > 1:
@@ -94,7 +102,8 @@ class SessionScreen:
         if self._shown.quiet:
             yield
             return
-        from koderz.cli.progress import shown  # with asyncio, which takes 20 ms that only a run has to spend
+        # with asyncio, which takes 20 ms that only a run has to spend
+        from koderz.cli.progress import shown
 
         if account := account_of(view.plan.record.mode):
             account.begin(view.plan)
@@ -112,7 +121,9 @@ class SessionScreen:
         for line in next_steps(summary, session.folder.name):
             warn(line)
         if session.unbegun:
-            warn(f"{counted(session.unbegun, 'run')} planned together with it not begun; the same command begins them")
+            warn(
+                f"{counted(session.unbegun, 'run')} planned together with it not begun; the same command begins them"
+            )
 
     def _tell(self, session: SessionResult) -> None:
         summary = session.summary
@@ -166,7 +177,10 @@ def _result_lines(summary: Summary) -> Iterator[str]:
         figures = summary.summary
         yield _heading(summary)
         yield f"Mode: {summary.mode}"
-        judged, tasks = figures.total_problems, len({result.problem_id for result in summary.results})
+        judged, tasks = (
+            figures.total_problems,
+            len({result.problem_id for result in summary.results}),
+        )
         has_samples = judged > tasks  # the averages are of samples then, and are called so
         yield f"Problems: {tasks} ({judged} samples)" if has_samples else f"Problems: {judged}"
         if (measure := headline_measure(summary)).name != PASSES:
@@ -219,13 +233,16 @@ def _arm_lines(summary: Summary) -> Iterator[str]:
         if measure.name == PASSES:
             rate = f"{_known(figures.success_rate, '5.1f', '%')} ({figures.successes:2d}/{figures.total_problems:2d})"
         label = name.title() if pair and name in USUAL else name
-        rows.append((label, rate, f"$ {figures.avg_cost:>7.4f}", _known(figures.avg_iterations, ">14.1f")))
+        rows.append(
+            (label, rate, f"$ {figures.avg_cost:>7.4f}", _known(figures.avg_iterations, ">14.1f"))
+        )
     if pair and measure.name == PASSES:
         points = _known(pair.success_rate_improvement, "+5.1f", "% points")
         iterations = _known(pair.iteration_difference, ">+14.1f")
         rows.append(("Improvement", points, f"$ {pair.avg_cost_difference:>+8.4f}", iterations))
     widths = [
-        max(least, *map(len, column)) for least, column in zip(_WIDTHS, zip(heads, *rows, strict=True), strict=True)
+        max(least, *map(len, column))
+        for least, column in zip(_WIDTHS, zip(heads, *rows, strict=True), strict=True)
     ]
     rule = "-+-".join("-" * width for width in widths) + "-"
     yield "COMPARATIVE BENCHMARK RESULTS" if pair else _heading(summary)
@@ -241,7 +258,9 @@ _WIDTHS = (15, 15, 12, 14)  # at least
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return " | ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+    return " | ".join(
+        f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)
+    ).rstrip()
 
 
 def _known(value: float | None, form: str, unit: str = "") -> str:
@@ -308,10 +327,15 @@ def next_steps(summary: Summary, run: str) -> Iterator[str]:
         yield f"{counted(faulted, 'fault')} {late}; with --timeout-is failure that is the model's failure"
     if summary.faults:
         first = summary.faults[0]
-        where = f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})" if first.get("frames") else ""
+        where = (
+            f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})"
+            if first.get("frames")
+            else ""
+        )
         count = f"{len(summary.faults)} of {summary.planned} experiments"
         yield f"{count} ended in a fault, the first with: {first['reason']}{where}"
-        again = "rescore" if summary.config.get("imported") else "retry"  # nobody is there to be asked again
+        # nobody is there to be asked again
+        again = "rescore" if summary.config.get("imported") else "retry"
         if all(fault.get("cause") == TASK for fault in summary.faults):
             yield "their tasks are at fault, so that running them again can't help"
         else:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.analysis.conversation import told_asked, told_reply
-from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades, told_servers, told_tool
+from koderz.analysis.story import (
+    thought_of,
+    told_frames,
+    told_grade,
+    told_grades,
+    told_servers,
+    told_tool,
+)
 from koderz.cli.console import counted, data_output, print_json, say, warn
 from koderz.cli.flags import LEAST, Faults, Results, Run, with_flags
 from koderz.cli.gates import Demands
@@ -33,16 +40,28 @@ if TYPE_CHECKING:
 def show(
     run: Run,
     problem: Annotated[
-        str | None, typer.Option(metavar="ID", help="The whole story of this task: HumanEval/3, or 3.")
+        str | None,
+        typer.Option(metavar="ID", help="The whole story of this task: HumanEval/3, or 3."),
     ] = None,
-    failures: Annotated[bool, typer.Option("--failures", help="Only experiments that were not passed.")] = False,
-    attempt: Annotated[int | None, typer.Option(metavar="N", help="Only the Nth attempt of a story.", min=1)] = None,
-    arm: Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm's, e.g. iterative.")] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", help="Only this sample, from 0.", min=0)] = None,
+    failures: Annotated[
+        bool, typer.Option("--failures", help="Only experiments that were not passed.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="Only the Nth attempt of a story.", min=1)
+    ] = None,
+    arm: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Only this arm's, e.g. iterative.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="Only this sample, from 0.", min=0)
+    ] = None,
     artifact: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this artifact of the last attempt, as it is.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only this artifact of the last attempt, as it is."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print it as JSON, and nothing else.")
+    ] = False,
     faults: Faults = None,
     *,
     results: Results,
@@ -89,7 +108,12 @@ def show(
 
 
 def _chosen(
-    experiments: Experiments, problem: str | None, arm: str | None, sample: int | None, *, failures: bool
+    experiments: Experiments,
+    problem: str | None,
+    arm: str | None,
+    sample: int | None,
+    *,
+    failures: bool,
 ) -> list[Outcome]:
     from koderz.analysis.story import problem_named
 
@@ -150,7 +174,11 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
         return
     if not found:
         none_ended = not experiments.outcomes
-        ended = "no experiment has ended yet" if none_ended else "no experiment failed of those that have ended"
+        ended = (
+            "no experiment has ended yet"
+            if none_ended
+            else "no experiment failed of those that have ended"
+        )
         say(f"{experiments.folder.name}: {ended}")
         return
     from koderz.analysis.blocks import Table, Text
@@ -159,9 +187,15 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
     # By cause, the commonest first; faults come last.
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:
-        cause = f"fault, {outcome.cause}" if isinstance(outcome, Fault) else outcome.cause or outcome.verdict
+        cause = (
+            f"fault, {outcome.cause}"
+            if isinstance(outcome, Fault)
+            else outcome.cause or outcome.verdict
+        )
         groups.setdefault(cause, []).append(outcome)
-    ranked = sorted(groups.items(), key=lambda item: (isinstance(item[1][0], Fault), -len(item[1]), item[0]))
+    ranked = sorted(
+        groups.items(), key=lambda item: (isinstance(item[1][0], Fault), -len(item[1]), item[0])
+    )
     blocks: list[Block] = []
     for cause, members in ranked:
         rows = []
@@ -172,7 +206,11 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
             if isinstance(outcome, Fault):
                 row.append(outcome.reason)
             else:
-                row += [outcome.verdict, counted(outcome.iterations, "attempt"), f"${outcome.cost:.4f}"]
+                row += [
+                    outcome.verdict,
+                    counted(outcome.iterations, "attempt"),
+                    f"${outcome.cost:.4f}",
+                ]
             rows.append(row)
         blocks += [Text(f"{cause}: {len(members)}"), Table((), rows, ruled=False)]
     print_blocks(blocks)
@@ -180,7 +218,9 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
     warn(f"one in full: koderz benchmark show {experiments.folder.name} --problem {problem}")
 
 
-def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool) -> None:
+def _show_stories(
+    experiments: Experiments, found: Sequence[Outcome], attempt: int | None, *, json: bool
+) -> None:
     stories = [_only(experiments.story(outcome), attempt) for outcome in found]
     if json:
         print_json(stories)
@@ -205,17 +245,23 @@ def _show_spreads(run: AnyRun, found: Sequence[Outcome]) -> None:
     )
 
 
-def _print_artifact(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, name: str) -> None:
+def _print_artifact(
+    experiments: Experiments, found: Sequence[Outcome], attempt: int | None, name: str
+) -> None:
     """Prints the artifact of that name from the last attempt that has one. Raises KoderzError if none has."""
     from koderz_tracker.blobs import read_data
 
-    attempts = [each for outcome in found for each in _only(experiments.story(outcome), attempt).attempts]
+    attempts = [
+        each for outcome in found for each in _only(experiments.story(outcome), attempt).attempts
+    ]
     having = [each for each in attempts if name in each.artifacts]
     if not having:
         known = sorted({name for each in attempts for name in each.artifacts})
         raise KoderzError(f"there is no artifact {name!r}; there is {', '.join(known) or 'none'}")
     content = having[-1].artifacts[name]
-    data_output().write(content.encode() if isinstance(content, str) else read_data(content, experiments.folder))
+    data_output().write(
+        content.encode() if isinstance(content, str) else read_data(content, experiments.folder)
+    )
 
 
 def _only(story: Story, number: int | None) -> Story:
@@ -265,7 +311,9 @@ class StoryPrinter:
         elif isinstance(record, Experiment):
             word = "PASSED" if record.success else record.verdict.upper()
             attempts = counted(record.iterations, "attempt")
-            self._say(f"\n{word} after {attempts}, ${record.cost:.4f}, {record.latency:.1f} s of calls")
+            self._say(
+                f"\n{word} after {attempts}, ${record.cost:.4f}, {record.latency:.1f} s of calls"
+            )
             if record.note:
                 self._say(record.note)
         elif isinstance(record, Fault):
@@ -313,12 +361,17 @@ def _lines(story: Story, run: str) -> Iterator[str]:
     yield ""
     ended = story.outcome
     if isinstance(ended, Fault):
-        text = _ink(f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+        text = _ink(
+            f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}",
+            _RED,
+        )
         outcome = text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
     else:
         what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
         text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"
-        outcome = _ink(text, _GREEN if ended.success else _RED) + (f"\n{plain(ended.note)}" if ended.note else "")
+        outcome = _ink(text, _GREEN if ended.success else _RED) + (
+            f"\n{plain(ended.note)}" if ended.note else ""
+        )
     yield outcome
     yield ""
 
@@ -348,7 +401,9 @@ def _call(call: Call, step: StoryStep) -> Iterator[str]:
         yield _ink(str(call.reasoning).strip(), _DIM)
     place = f" (depth {call.depth})" if call.depth else ""
     place += f" for call {call.parent}" if call.parent is not None else ""
-    yield _rule(f"{call.purpose} {call.call}{place}: reply of {call.answered_by or call.model} · {_figures(call)}")
+    yield _rule(
+        f"{call.purpose} {call.call}{place}: reply of {call.answered_by or call.model} · {_figures(call)}"
+    )
     yield plain(told_reply(call))
 
 
@@ -361,10 +416,17 @@ def _attempt(attempt: Attempt, step: StoryStep) -> Iterator[str]:
         for line in step.diff:
             yield _ink(line, _DIFF_COLOURS.get(line[:1], ""))
     for name, artifact in attempt.artifacts.items():
-        size = f"{len(artifact):,} characters" if isinstance(artifact, str) else f"{artifact.bytes:,} bytes"
+        size = (
+            f"{len(artifact):,} characters"
+            if isinstance(artifact, str)
+            else f"{artifact.bytes:,} bytes"
+        )
         yield _rule(f"artifact {name}: {size}; print it with --artifact {name}")
     cause = f" ({attempt.cause})" if attempt.cause else ""
-    yield _rule(f"verdict of attempt {attempt.number}" + (f" at {attempt.task_id}" if attempt.task_id else ""))
+    yield _rule(
+        f"verdict of attempt {attempt.number}"
+        + (f" at {attempt.task_id}" if attempt.task_id else "")
+    )
     yield _ink(f"{attempt.verdict}{cause}", _GREEN if attempt.passed else _RED)
     if attempt.detail:
         yield plain(str(attempt.detail)).rstrip()
@@ -398,4 +460,6 @@ def _code(source: str) -> str:
 
 
 def _is_coloured() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )

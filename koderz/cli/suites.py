@@ -32,7 +32,9 @@ class OfSuite(PanelCommand):
     """A command with the options of the suite that its first argument names."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, ["--suite", *args] if args and not args[0].startswith("-") else args)
+        return super().parse_args(
+            ctx, ["--suite", *args] if args and not args[0].startswith("-") else args
+        )
 
 
 @app.command(name="list", cls=PanelCommand)
@@ -52,9 +54,15 @@ def list_suites(json: SummaryJson = False) -> None:
         about = (suite.__doc__ or "").partition("\n")[0]
         found.append({"name": name, "about": about, "dataset": added_dataset(name)})
         parts = {part: added_dataset(part) for part in suite.named_datasets}
-        found += [{"name": part, "about": f"of {name}", "dataset": path} for part, path in parts.items() if path]
+        found += [
+            {"name": part, "about": f"of {name}", "dataset": path}
+            for part, path in parts.items()
+            if path
+        ]
     if json:
-        print_json([{**each, "dataset": each["dataset"] and str(each["dataset"])} for each in found])
+        print_json(
+            [{**each, "dataset": each["dataset"] and str(each["dataset"])} for each in found]
+        )
         return
     width = max(len(each["name"]) for each in found)
     for each in found:
@@ -104,7 +112,9 @@ def show(given: dict[str, Any], trust_config: Trust = False, json: SummaryJson =
         "Licence": found["licence"],
         "Published": found["place"],
         "Fetch with": found["get"],
-        "Needs": "" if found["tasks"] is None else ", ".join(found["needs"]) or "nothing but a model",
+        "Needs": ""
+        if found["tasks"] is None
+        else ", ".join(found["needs"]) or "nothing but a model",
         "Rule": found["rule"],
     }
     for name, value in shown.items():
@@ -143,9 +153,15 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")
 @with_settings(scope=_SCOPE)
 def export(
     given: dict[str, Any],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the files are written.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Where the files are written.")
+    ],
     format: Annotated[  # noqa: A002 - the option's name
-        str, typer.Option(metavar="WORD", help="rows, or verifiers: a package whose rewards koderz judge serve gives.")
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="rows, or verifiers: a package whose rewards koderz judge serve gives.",
+        ),
     ] = "rows",
     trust_config: Trust = False,
 ) -> None:
@@ -176,7 +192,9 @@ def _settings_of(given: dict[str, Any], *, trust_config: bool) -> Settings:
     from koderz.suites import SUITES
 
     if "suite" not in given:
-        raise KoderzError("say which suite, such as: koderz suites show ruler; all: koderz suites list")
+        raise KoderzError(
+            "say which suite, such as: koderz suites show ruler; all: koderz suites list"
+        )
     struct = SUITES.options_of(given["suite"])
     names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
     return read_sources(given, names=names, schema=None, trust_config=trust_config).settings

@@ -14,7 +14,16 @@ from koderz.cli.console import is_live, print_json, say, sink_title, warn
 from koderz.cli.flags import Quiet, SummaryJson, Trust, named_runs
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.runs.sinks import QUICK, Choice, Synced, choose_work, leave_runs, left_behind, left_out, sync_runs
+from koderz.runs.sinks import (
+    QUICK,
+    Choice,
+    Synced,
+    choose_work,
+    leave_runs,
+    left_behind,
+    left_out,
+    sync_runs,
+)
 from koderz.settings.schema import OF_SINKS
 from koderz_tracker.sinks import JSON
 from koderz_tracker.sinks.process import Status, Watch
@@ -26,7 +35,8 @@ if TYPE_CHECKING:
 
 EXIT_BEHIND = 3
 _SHOWN_AFTER, _SAID_AFTER = 0.5, 1.0  # seconds: what is quicker needs no bar, or no line
-_PROMPT = 15.0  # seconds after which the prompt comes back, even if the memory store lacks something
+# seconds after which the prompt comes back, even if the memory store lacks something
+_PROMPT = 15.0
 
 
 @with_settings("results", *OF_SINKS)
@@ -40,7 +50,11 @@ def sync(
         bool, typer.Option("--all", help="All runs that lack something, which is the default.")
     ] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="From the beginning; without RUN, what a sink holds is made anew first.")
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="From the beginning; without RUN, what a sink holds is made anew first.",
+        ),
     ] = False,
     json: SummaryJson = False,
     quiet: Quiet = False,
@@ -62,12 +76,18 @@ def sync(
     settings = read_sources(given, names=("results", *OF_SINKS), trust_config=trust_config).settings
     refused = given.get("no_sinks", ())
     refused = (*refused, *left_out(settings.chosen_sinks, warn, named="sinks" in given))
-    choice = Choice(settings, runs=runs or (), named="sinks" in given, refused=refused, rebuild=rebuild)
+    choice = Choice(
+        settings, runs=runs or (), named="sinks" in given, refused=refused, rebuild=rebuild
+    )
     found = []
-    for synced in sync_runs(choose_work(choice), choice, lambda run: showing(quiet=quiet, title=lambda: run)):
+    for synced in sync_runs(
+        choose_work(choice), choice, lambda run: showing(quiet=quiet, title=lambda: run)
+    ):
         found.append(synced)
         if not json:
-            say(f"{synced.run_id}  {synced.sink:<8} {synced.state}{f': {synced.reason}' if synced.reason else ''}")
+            say(
+                f"{synced.run_id}  {synced.sink:<8} {synced.state}{f': {synced.reason}' if synced.reason else ''}"
+            )
     settle_claims(settings.results, [synced.run_id for synced in found if synced.sink == "memory"])
     if json:
         print_json(found)
@@ -92,17 +112,25 @@ def catch_up_session(session: SessionResult, *, quiet: bool, wait: bool) -> None
         else:
             behind = sinks.wait_for(QUICK, _PROMPT)
     except KeyboardInterrupt:
-        warn(f"the run is complete, but not all sinks have it; bring them up to date with: koderz sync {run}")
+        warn(
+            f"the run is complete, but not all sinks have it; bring them up to date with: koderz sync {run}"
+        )
         return
     for name, reason in behind.items():
         warn(f"warning: {left_behind(name, reason, run)}")
     for name, note in sinks.notes().items():
         warn(f"note: {sink_title(name)} has this run {note}")
     if wait and not behind and not quiet:
-        warn(f"sinks: {', '.join([JSON] * (session.summary_path is not None) + [*sinks.sinks])} up to date")
+        warn(
+            f"sinks: {', '.join([JSON] * (session.summary_path is not None) + [*sinks.sinks])} up to date"
+        )
     if not wait and sinks.leave() and not quiet:
-        warn(f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}")
-    settle_claims(session.folder.parent, [run], session.summary.decision if "memory" in sinks.sinks else None)
+        warn(
+            f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}"
+        )
+    settle_claims(
+        session.folder.parent, [run], session.summary.decision if "memory" in sinks.sinks else None
+    )
 
 
 def settle_claims(
@@ -142,7 +170,11 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
     try:
         if wait:
             with _counting(len(work), quiet=quiet) as showing_next:
-                behind = [synced for synced in sync_runs(work, choice, showing_next) if synced.state == "behind"]
+                behind = [
+                    synced
+                    for synced in sync_runs(work, choice, showing_next)
+                    if synced.state == "behind"
+                ]
         else:
             # The slow work is left to the background; only quick sinks can be known to stay behind.
             until = time.monotonic() + _PROMPT
@@ -153,18 +185,26 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
                 for name, reason in each.wait_for(QUICK, until - time.monotonic()).items()
             ]
             if any(each.leave() for each in submissions) and not quiet:
-                warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
+                warn(
+                    "the sinks catch up in the background; see how far they are with: koderz benchmark list"
+                )
     except KeyboardInterrupt:
-        warn("the runs are here, but not all sinks have them; bring them up to date with: koderz sync")
+        warn(
+            "the runs are here, but not all sinks have them; bring them up to date with: koderz sync"
+        )
         return
     settle_claims(settings.results, [folder.name for folder in folders])
     for name in dict.fromkeys(synced.sink for synced in behind):
         lacking = [synced for synced in behind if synced.sink == name]
-        warn(f"warning: {left_behind(name, lacking[0].reason, *(synced.run_id for synced in lacking))}")
+        warn(
+            f"warning: {left_behind(name, lacking[0].reason, *(synced.run_id for synced in lacking))}"
+        )
 
 
 @contextmanager
-def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractContextManager[Watch]]]:
+def _counting(
+    total: int, *, quiet: bool
+) -> Iterator[Callable[[str], AbstractContextManager[Watch]]]:
     """One progress display for all runs, which shows the current one."""
     at = 0
 
@@ -226,7 +266,9 @@ def _bars(title: Callable[[], str]) -> Iterator[Watch]:
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24))
-    bars = Progress(*columns, TextColumn("{task.fields[words]}", markup=False), console=Console(stderr=True))
+    bars = Progress(
+        *columns, TextColumn("{task.fields[words]}", markup=False), console=Console(stderr=True)
+    )
     tasks: dict[str, TaskID] = {}
     begin_at = time.monotonic() + _SHOWN_AFTER
 
@@ -239,7 +281,11 @@ def _bars(title: Callable[[], str]) -> Iterator[Watch]:
                 tasks[name] = bars.add_task("", words="")
             task, total, words = tasks[name], status.total or None, _words(status)
             bars.update(
-                task, description=f"{title()} to {sink_title(name)}", total=total, completed=status.records, words=words
+                task,
+                description=f"{title()} to {sink_title(name)}",
+                total=total,
+                completed=status.records,
+                words=words,
             )
 
     try:

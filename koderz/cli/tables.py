@@ -17,7 +17,8 @@ from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import say_all
 from koderz_tracker.terminals import plain
 
-_WHOLE = (30, 20, 16)  # characters of a word that is kept whole: as many as a run's id has, or else fewer
+# characters of a word that is kept whole: as many as a run's id has, or else fewer
+_WHOLE = (30, 20, 16)
 _JOINT = re.compile(r"(?<=[/:,@])|(?<=[^\d]-)")  # where a line may end within a longer one
 _OWN_WIDTH = attrgetter("width")
 _COMMAND = re.compile(r"(?<=: )koderz .+$")
@@ -37,7 +38,11 @@ def fits(table: Table, width: int) -> bool:
     """Whether the table takes one line a row at this width, with its optional and equal columns left out."""
     columns = _columns(table)
     alike = {column.head for column in _alike(columns, table)}
-    needed = [column.width for column in columns if column.head not in alike and column.head not in table.optional]
+    needed = [
+        column.width
+        for column in columns
+        if column.head not in alike and column.head not in table.optional
+    ]
     return _taken(needed, "  " if not table.ruled else " | ") <= width
 
 
@@ -81,7 +86,9 @@ class _Column:
     floor: int = 0  # how narrow it may become
 
     def __post_init__(self) -> None:
-        self.width = max(_width(line) for cell in (self.head, *self.cells) for line in cell.split("\n"))
+        self.width = max(
+            _width(line) for cell in (self.head, *self.cells) for line in cell.split("\n")
+        )
 
     def least(self, whole: int, *, tall: bool) -> int:
         """The smallest width that breaks no word of up to `whole` characters.
@@ -89,7 +96,9 @@ class _Column:
         The head stays in one line, or takes two at most if `tall`.
         """
         bodies = self.cells if self.right and whole > _WHOLE[-1] else _words(self.cells, whole)
-        heads = [half for line in self.head.split("\n") for half in (_halves(line) if tall else [line])]
+        heads = [
+            half for line in self.head.split("\n") for half in (_halves(line) if tall else [line])
+        ]
         return max(map(_width, chain(bodies, heads)), default=0)
 
     def same(self, *, ruled: bool) -> str:
@@ -105,7 +114,9 @@ class _Column:
                 return first
             return first + (" · " if "\n" in first else "\n  ") + second
 
-        return _Column(both(self.head, other.head), [*map(both, self.cells, other.cells)], right=False)
+        return _Column(
+            both(self.head, other.head), [*map(both, self.cells, other.cells)], right=False
+        )
 
 
 def _halves(text: str) -> tuple[str, str]:
@@ -119,7 +130,9 @@ def _words(texts: Iterable[str], whole: int) -> set[str]:
     """The words that lines may not break."""
     words = {word for text in texts for word in text.split()}
     long = {word for word in words if len(word) > whole}
-    return (words - long).union(*({piece[: _WHOLE[0]] for piece in _JOINT.split(word)} for word in long))
+    return (words - long).union(
+        *({piece[: _WHOLE[0]] for piece in _JOINT.split(word)} for word in long)
+    )
 
 
 def _table_lines(table: Table, width: int | None) -> Iterator[str]:
@@ -139,17 +152,28 @@ def _table_lines(table: Table, width: int | None) -> Iterator[str]:
         common = ", ".join(f"{head} {value}" for head, value in alike.items())
         yield from _sentence_lines(f"(in each row: {common})", width)
     if others := [column.head for column in hidden if column.head not in alike]:
-        yield from _sentence_lines(f"(hidden to fit {width} columns: {', '.join(others)}; a pipe shows all)", width)
+        yield from _sentence_lines(
+            f"(hidden to fit {width} columns: {', '.join(others)}; a pipe shows all)", width
+        )
 
 
 def _columns(table: Table) -> list[_Column]:
-    rows = [[plain(" ".join(cell.split())) for cell in row] for row in (table.header, *table.rows) if row]
+    rows = [
+        [plain(" ".join(cell.split())) for cell in row]
+        for row in (table.header, *table.rows)
+        if row
+    ]
     heads, bodies = (rows[0], rows[1:]) if table.header else ([""] * len(table.right), rows)
     columns = zip(*bodies, strict=True) if bodies else [()] * len(heads)
-    return [_Column(head, cells, right) for head, cells, right in zip(heads, columns, table.right, strict=True)]
+    return [
+        _Column(head, cells, right)
+        for head, cells, right in zip(heads, columns, table.right, strict=True)
+    ]
 
 
-def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence[str]) -> tuple[Sequence[_Column], str]:
+def _fitted(
+    columns: Sequence[_Column], table: Table, width: int, gaps: Sequence[str]
+) -> tuple[Sequence[_Column], str]:
     """The columns that fit, with their widths, and the gap between them.
 
     What is the same in each row goes first. Other columns go before gaps get narrower, and both before a word is
@@ -164,7 +188,10 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
     if _taken([column.width for column in fitting], wide) <= width:
         return fitting, wide
     for head in table.optional:
-        if _taken([column.floor for column in _narrowed(fitting, _WHOLE[0], tall=False)], wide) <= width:
+        if (
+            _taken([column.floor for column in _narrowed(fitting, _WHOLE[0], tall=False)], wide)
+            <= width
+        ):
             break
         # The column goes; its cells may move below those of another.
         under = table.under.get(head)
@@ -173,7 +200,10 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
         if gone is None or under is None:
             fitting = others
         else:
-            fitting = [column.above(gone) if column.head.partition("\n")[0] == under else column for column in others]
+            fitting = [
+                column.above(gone) if column.head.partition("\n")[0] == under else column
+                for column in others
+            ]
     gap = wide
     for whole, tall, gap in (
         (_WHOLE[0], False, wide),
@@ -214,7 +244,9 @@ def _share_out(columns: Sequence[_Column], room: int) -> None:
         more = max(0, min(column.width - column.floor, share))
         column.width = column.floor + more
         spare -= more
-    while sum(map(_OWN_WIDTH, columns)) > room and (widest := max(columns, key=_OWN_WIDTH)).width > 1:
+    while (
+        sum(map(_OWN_WIDTH, columns)) > room and (widest := max(columns, key=_OWN_WIDTH)).width > 1
+    ):
         widest.width -= 1
 
 
@@ -224,7 +256,9 @@ def _row_lines(row: Sequence[str], columns: Sequence[_Column], gap: str) -> Iter
         for cell, column in zip(row, columns, strict=True)
     ]
     for cells in zip_longest(*folded, fillvalue=""):
-        yield gap.join(_padded(cell, column) for cell, column in zip(cells, columns, strict=True)).rstrip()
+        yield gap.join(
+            _padded(cell, column) for cell, column in zip(cells, columns, strict=True)
+        ).rstrip()
 
 
 def _padded(cell: str, column: _Column) -> str:

@@ -25,7 +25,13 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.settings.installation import dependency_command
 from koderz_tracker.runs import read_plan, run_folders
 from koderz_tracker.sinks.mlflow.outbox import page_of
-from koderz_tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
+from koderz_tracker.sinks.mlflow.target import (
+    is_server,
+    store_file,
+    target_of,
+    tracking_uri,
+    without_password,
+)
 from koderz_tracker.sinks.standing import standing_of
 
 _DEFAULT_PORT = 5000
@@ -44,12 +50,17 @@ _LAST_RUNS = 50  # that are looked at for the page of the latest
 
 def ui(
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535)
+        int | None,
+        typer.Option(
+            metavar="N", help="Default: 5000, or a free one if that is taken.", min=0, max=65535
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="H", help="Address to bind; 0.0.0.0 exposes it to the network.")
     ] = "127.0.0.1",
-    open_: Annotated[bool, typer.Option("--open", help="Open the latest run in a browser.")] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open the latest run in a browser.")
+    ] = False,
     *,
     results: Results,
 ) -> None:
@@ -67,7 +78,9 @@ def ui(
         _show(server, page, open_=open_)
         return
     if find_spec("mlflow") is None:
-        raise Unreachable(f"the UI is MLflow's, which isn't installed; run: {dependency_command('mlflow')}")
+        raise Unreachable(
+            f"the UI is MLflow's, which isn't installed; run: {dependency_command('mlflow')}"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), _served(results, host, port, os.environ) as address:
         _show(address, page, open_=open_)
@@ -88,13 +101,17 @@ def _latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
     for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
         mlflow = standing_of(folder).get("mlflow")
         experiment = mlflow.options.get("mlflow_experiment") if mlflow else None
-        if page := page_of(folder, target_of(results, read_plan(folder).suite, environ, experiment).name):
+        if page := page_of(
+            folder, target_of(results, read_plan(folder).suite, environ, experiment).name
+        ):
             return page
     return None
 
 
 @contextmanager
-def _served(results: Path, host: str, port: int | None, environ: Mapping[str, str]) -> Iterator[str]:
+def _served(
+    results: Path, host: str, port: int | None, environ: Mapping[str, str]
+) -> Iterator[str]:
     """Serves the UI while the block runs; yields its address once it answers.
 
     `port` None: 5000, or a free one where that is taken. Raises KoderzError where there is no store yet or the port is
@@ -112,7 +129,8 @@ def _served(results: Path, host: str, port: int | None, environ: Mapping[str, st
     with tempfile.TemporaryFile("w+") as log:
         command = [sys.executable, "-P", "-m", "koderz.cli.ui", host, str(port)]
         artifacts = (results.resolve() / "mlartifacts").as_uri()
-        own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}  # a password isn't for `ps`
+        # a password isn't for `ps`
+        own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}
         server = subprocess.Popen(
             command,
             env={**environ, **_ENVIRONMENT, **own},
@@ -166,12 +184,18 @@ def _wait(server: subprocess.Popen[str], address: str, log: IO[str]) -> None:
         if server.poll() is not None:
             log.seek(0)
             lines = [line.strip() for line in log.read().splitlines() if line.strip()]
-            raise Unreachable(f"MLflow's UI didn't start: {lines[-1] if lines else 'it said nothing'}")
+            raise Unreachable(
+                f"MLflow's UI didn't start: {lines[-1] if lines else 'it said nothing'}"
+            )
         if passed > _START_SECONDS:
-            raise Unreachable(f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s")
+            raise Unreachable(
+                f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s"
+            )
         if passed >= tell_at:
             tell_at = passed + _TELL_EVERY
-            warn(f"starting MLflow's UI… {passed:.0f} s" if passed >= 1 else "starting MLflow's UI…")
+            warn(
+                f"starting MLflow's UI… {passed:.0f} s" if passed >= 1 else "starting MLflow's UI…"
+            )
         time.sleep(_LOOK_EVERY)
 
 
@@ -179,7 +203,9 @@ def _answers(address: str) -> bool:
     from koderz.connections import certificates, httpx
 
     with suppress(httpx.TransportError):  # no proxy is between this machine and itself
-        return httpx.get(f"{address}/health", verify=certificates(address), timeout=2, trust_env=False).is_success
+        return httpx.get(
+            f"{address}/health", verify=certificates(address), timeout=2, trust_env=False
+        ).is_success
     return False
 
 
@@ -190,7 +216,10 @@ def _serve(host: str, port: str) -> None:
     """
     import uvicorn  # which MLflow looks for, to know that it is a server
 
-    store, artifacts = os.environ["MLFLOW_BACKEND_STORE_URI"], os.environ["MLFLOW_DEFAULT_ARTIFACT_ROOT"]
+    store, artifacts = (
+        os.environ["MLFLOW_BACKEND_STORE_URI"],
+        os.environ["MLFLOW_DEFAULT_ARTIFACT_ROOT"],
+    )
     try:
         from mlflow.server import constants
         from mlflow.server.fastapi_app import app

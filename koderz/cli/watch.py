@@ -35,13 +35,16 @@ def watch(
     every: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Time between updates. Default: 1; without a terminal 5; on Modal 30.", min=0.1
+            metavar="SECONDS",
+            help="Time between updates. Default: 1; without a terminal 5; on Modal 30.",
+            min=0.1,
         ),
     ] = None,
     detailed: Annotated[
         bool,
         typer.Option(
-            "--detailed", help="One line per attempt, outcome, turn and cell; on Modal with a link to its logs."
+            "--detailed",
+            help="One line per attempt, outcome, turn and cell; on Modal with a link to its logs.",
         ),
     ] = False,
     *,
@@ -136,7 +139,9 @@ class Audience:
 def _remote(folder: Path, plan: Plan) -> RemoteView | None:
     """The run on its engine, if that is remote and known here."""
     with suppress(KoderzError):
-        return ENGINES.load(str(plan.config.get("engine") or "local")).view(folder, plan.config, os.environ)
+        return ENGINES.load(str(plan.config.get("engine") or "local")).view(
+            folder, plan.config, os.environ
+        )
     return None
 
 
@@ -147,7 +152,8 @@ def _pulse(follower: Follower, plan: Plan, *, busy: bool) -> Pulse:
         tally=follower.tally,
         tokens_per_second=tokens,
         seconds_left=(plan.planned - follower.done) / experiments if experiments else None,
-        in_flight=follower.in_flight if busy else 0,  # a process that died left calls without an end
+        # a process that died left calls without an end
+        in_flight=follower.in_flight if busy else 0,
         passed=word_for_passed(plan),
         doing=batches_waited_for(follower.path.parent) if plan.config.get("batch") else "",
     )

@@ -9,7 +9,15 @@ verdicts, and replays them, as in `resume`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -147,7 +155,11 @@ class Engine(Extensible, ABC):
         return None
 
     @classmethod
-    async def stored(cls, run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:  # noqa: ARG003
+    async def stored(
+        cls,
+        run_id: str,  # noqa: ARG003
+        environ: Mapping[str, str],  # noqa: ARG003
+    ) -> tuple[bytes, StoredRun] | None:
         """The plan, as `portable.pack_plan` makes it, and the store of a run that isn't known on this machine.
 
         Called for each engine when such a run is resumed. None, the default: the engine doesn't have that run.
@@ -196,7 +208,9 @@ class Traits(NamedTuple):
     can: frozenset[str] = Engine.can
     settle: Callable[[Settings, Container[str]], Settings] = lambda settings, _: settings
     view: Callable[[Path, Mapping[str, Any], Mapping[str, str]], RemoteView] | None = None
-    stored: Callable[[str, Mapping[str, str]], Awaitable[tuple[bytes, StoredRun] | None]] | None = None
+    stored: Callable[[str, Mapping[str, str]], Awaitable[tuple[bytes, StoredRun] | None]] | None = (
+        None
+    )
     carries: frozenset[str] = Engine.carries
 
 
@@ -205,7 +219,9 @@ def _as_class(found: Any, name: str) -> type[Engine]:
     if isinstance(found, type) and issubclass(found, Engine):
         return found
     if not callable(found):
-        raise KoderzError(f"the engine {name} is no subclass of koderz.extend.Engine: {found!r:.80}")
+        raise KoderzError(
+            f"the engine {name} is no subclass of koderz.extend.Engine: {found!r:.80}"
+        )
     traits: Traits = getattr(found, "traits", Traits())
 
     class AdaptedEngine(_PlainEngine):
@@ -223,11 +239,15 @@ def _as_class(found: Any, name: str) -> type[Engine]:
             return traits.settle(settings, given)
 
         @classmethod
-        def view(cls, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> RemoteView | None:
+        def view(
+            cls, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]
+        ) -> RemoteView | None:
             return traits.view(folder, config, environ) if traits.view else None
 
         @classmethod
-        async def stored(cls, run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:
+        async def stored(
+            cls, run_id: str, environ: Mapping[str, str]
+        ) -> tuple[bytes, StoredRun] | None:
             return await traits.stored(run_id, environ) if traits.stored else None
 
     AdaptedEngine.__doc__ = found.__doc__
@@ -290,7 +310,9 @@ def require_able(plan: Plan) -> None:
     met = ENGINES.load(name).can | carried(plan)
     for need in sorted(needs_of(plan) - met):
         task = next(task.id for task, _, _ in plan.cells() if need in task.needs)
-        raise KoderzError(f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine")
+        raise KoderzError(
+            f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine"
+        )
 
 
 def carried(plan: Plan) -> frozenset[str]:

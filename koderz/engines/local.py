@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from koderz.models.limiter import Throttle
     from koderz.models.pool import ModelPool
 
-_WAITING = 512  # experiments at most, besides those at work, whose calls are over and whose program is being judged
+# experiments at most, besides those at work, whose calls are over and whose program is being judged
+_WAITING = 512
 
 
 class _Place:
@@ -64,7 +65,10 @@ class LocalEngine(Engine):
         return replace(settings, concurrency=ALL_AT_ONCE) if is_batched else settings
 
     def __init__(
-        self, resources: Resources, pool: ModelPool | None = None, environ: Mapping[str, str] | None = None
+        self,
+        resources: Resources,
+        pool: ModelPool | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.isolation = resources.sandbox.isolation
         self._notices = pool.notices if pool else []
@@ -108,7 +112,9 @@ class LocalEngine(Engine):
 
     async def run(self, driver: Driver) -> None:
         """Runs all work of the driver. An error of the driver, or of a disk that refuses, ends the run."""
-        async with gatherer_of(self._plan, self._resources.models, driver, self._notices.append) as self._batches:
+        async with gatherer_of(
+            self._plan, self._resources.models, driver, self._notices.append
+        ) as self._batches:
             await self._run(driver, self._batches)
 
     async def _run(self, driver: Driver, batches: Gatherer | None) -> None:
@@ -139,7 +145,11 @@ class LocalEngine(Engine):
                 begun.release()
 
         references = resources.references
-        tried = references.trying(self._plan.tasks, self._notices.append) if references else nullcontext()
+        tried = (
+            references.trying(self._plan.tasks, self._notices.append)
+            if references
+            else nullcontext()
+        )
         async with tried, asyncio.TaskGroup() as group:
             async for work in _drawn(driver, places, begun):
                 group.create_task(perform(work))
@@ -173,7 +183,9 @@ def require_batchable(plan: Plan) -> None:
         return
     for arm in plan.arms:
         if unknown := next((role for role in options.batch_roles if role not in arm.models), ""):
-            raise KoderzError(f"--batch-role {unknown}: no model has this role here; roles are {', '.join(arm.models)}")
+            raise KoderzError(
+                f"--batch-role {unknown}: no model has this role here; roles are {', '.join(arm.models)}"
+            )
         for role in (MAIN, *options.batch_roles):
             if (name := arm.models.get(role, NOBODY)) == NOBODY:
                 continue
@@ -188,7 +200,10 @@ def batched_roles(plan: Plan) -> Iterator[tuple[Arm, str]]:
     options = settings.of(BatchOptions)
     for arm in plan.arms if options.batch else ():
         for role, name in arm.models.items():
-            is_there = name != NOBODY and parse_model_name(name).provider == parse_model_name(arm.model).provider
+            is_there = (
+                name != NOBODY
+                and parse_model_name(name).provider == parse_model_name(arm.model).provider
+            )
             if role in options.batch_roles or (is_there and role not in settings.roles_elsewhere):
                 yield arm, role
 
@@ -201,7 +216,8 @@ def asked_in_batches(plan: Plan, models: Mapping[str, Model]) -> Mapping[tuple[s
     settings, found = plan.settings, {}
     for arm, role in batched_roles(plan):
         api, main = (
-            _api_of(models, model_key(each, arm.models[each], settings.roles_elsewhere)) for each in (role, MAIN)
+            _api_of(models, model_key(each, arm.models[each], settings.roles_elsewhere))
+            for each in (role, MAIN)
         )
         is_there = api and main and api.http.base_url == main.http.base_url
         if api and (is_there or role in settings.of(BatchOptions).batch_roles):
@@ -214,7 +230,9 @@ async def require_batches(plan: Plan, models: Mapping[str, Model]) -> None:
     for api in {id(api): api for api in asked_in_batches(plan, models).values()}.values():
         try:
             if not await api.is_there():
-                raise KoderzError(f"--batch: {api.http.address} has no batch API; leave --batch away")
+                raise KoderzError(
+                    f"--batch: {api.http.address} has no batch API; leave --batch away"
+                )
         except Retryable as error:
             raise Fault(f"{api.http.address}: {error}", cause="unreachable") from None
 

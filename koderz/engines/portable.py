@@ -49,8 +49,12 @@ def files_of(plan: Plan) -> Files:
     if own := {file_of(arm.source) for arm in plan.record.arms if arm.source}:
         found["solver"] = sorted(own)
         if len({path.name for path in own}) < len(own):
-            raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")
-    contents = {name: {path.name: path.read_bytes() for path in paths} for name, paths in found.items()}
+            raise KoderzError(
+                f"two files of solvers are called {found['solver'][0].name}; rename one of them"
+            )
+    contents = {
+        name: {path.name: path.read_bytes() for path in paths} for name, paths in found.items()
+    }
     if packed is not None:
         contents["dataset"] = {"packed": packed}
     return {
@@ -72,11 +76,14 @@ def plan_record(data: bytes) -> records.Plan:
 
 def changes_in(plan: Plan) -> dict[str, Any]:
     """The settings that differ in this session from the plan's record, as JSON; addresses are whole."""
-    sent = [(field, value) for field, value in options_in(plan.settings) if not field.about.is_secret]
+    sent = [
+        (field, value) for field, value in options_in(plan.settings) if not field.about.is_secret
+    ]
     return {
         field.name: plain(value)
         for field, value in sent
-        if (field.about.changeable or field.about.is_address) and plan.record.config.get(field.name) != plain(value)
+        if (field.about.changeable or field.about.is_address)
+        and plan.record.config.get(field.name) != plain(value)
     }
 
 
@@ -89,7 +96,9 @@ def unpack_plan(data: bytes, folder: Path, changes: Mapping[str, Any]) -> Plan:
     record = plan_record(data)
     settings = restored_settings(record)
     fields = fields_in(settings)
-    settings = replaced(settings, {name: fields[name].read(value, name) for name, value in changes.items()})
+    settings = replaced(
+        settings, {name: fields[name].read(value, name) for name, value in changes.items()}
+    )
     settings, solvers = laid_out(settings, folder)
     return restore_plan(record, settings, accept_changes=False, solver_files=solvers)
 
@@ -109,7 +118,9 @@ def laid_out(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
 
     And where it has put the user's own solvers; None where the plan has none.
     """
-    there: dict[str, Any] = {name: folder / name for name in _NAMED_BY_PATH if (folder / name).is_dir()}
+    there: dict[str, Any] = {
+        name: folder / name for name in _NAMED_BY_PATH if (folder / name).is_dir()
+    }
     solvers = there.pop("solver", None)
     if "dataset" in there:
         there["dataset"] = next(there["dataset"].iterdir())
@@ -123,7 +134,9 @@ def pack_work(work: PendingExperiment, text: Callable[[Text], str]) -> dict[str,
     identity, recorded = work.identity, []
     for record in work.recorded:
         found = {name: getattr(record, name) for name in _TEXTS.get(type(record), ())}
-        inlined: dict[str, Any] = {name: text(value) for name, value in found.items() if value is not None}
+        inlined: dict[str, Any] = {
+            name: text(value) for name, value in found.items() if value is not None
+        }
         if isinstance(record, Call):  # a replay needs no message of it: its key says what was asked
             inlined["messages"] = ()
             if isinstance(record.items, Blob):

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[Resources, ModelPool]]:
+async def open_resources(
+    plan: Plan, environ: Mapping[str, str]
+) -> AsyncIterator[tuple[Resources, ModelPool]]:
     """Opens the resources of the plan's experiments. Raises Unreachable if one is missing."""
     from koderz.experiments.recall import open_lessons
     from koderz.experiments.runner import Resources
@@ -52,11 +54,18 @@ async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterato
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
         pool.notices += notices_of(shared)
         references = None if isinstance(sandbox, NoSandbox) else references_of(plan.suite, sandbox)
-        yield Resources(plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive, references), pool
+        yield (
+            Resources(
+                plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive, references
+            ),
+            pool,
+        )
 
 
 @asynccontextmanager
-async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
+async def open_models(
+    plan: Plan, environ: Mapping[str, str]
+) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
     """Opens the models of a plan, by the names it uses. Raises Unreachable if a key is missing."""
     from koderz.models.pool import ModelPool
 
@@ -115,7 +124,9 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
         shared = None
         if SHARING & needs_of(plan):
             try:
-                shared = await stack.enter_async_context(plan.suite.open_run(RunContext(plan.settings, environ)))
+                shared = await stack.enter_async_context(
+                    plan.suite.open_run(RunContext(plan.settings, environ))
+                )
             except KoderzError:
                 raise
             except Exception as error:  # a suite may be anybody's code
@@ -145,7 +156,11 @@ async def _exclusive_of(
 
 def _require_prices(plan: Plan, known: Callable[[str], object]) -> None:
     """Raises KoderzError if there is a cost cap and the price of a model is unknown."""
-    caps = [name for name in ("max_cost", "max_experiment_cost") if getattr(plan.settings, name) is not None]
+    caps = [
+        name
+        for name in ("max_cost", "max_experiment_cost")
+        if getattr(plan.settings, name) is not None
+    ]
     for key, (name, _) in _opened(plan).items() if caps else ():
         if known(key) is None:
             raise KoderzError(
@@ -181,8 +196,13 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
 
 def _with_keys(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The variables, with a stand-in for each key that is missing, which matters to nobody before a run begins."""
-    keys = {own.api_key_env for own in plan.settings.options_of_models.values()} | {plan.settings.api_key_env}
-    keys |= {provider_of(parse_model_name(name).provider).key_variable for name, _ in _opened(plan).values()}
+    keys = {own.api_key_env for own in plan.settings.options_of_models.values()} | {
+        plan.settings.api_key_env
+    }
+    keys |= {
+        provider_of(parse_model_name(name).provider).key_variable
+        for name, _ in _opened(plan).values()
+    }
     return {**environ, **{key: environ.get(key, "").strip() or "missing" for key in keys if key}}
 
 
@@ -207,12 +227,20 @@ def places_of(
         if endpoint.base_url != (provider.address or None):
             place["address"] = endpoint.base_url
         if provider.wire == "ollama":
-            place |= {"context": endpoint.num_ctx, "digest": (facts or {}).get(key, {}).get("digest")}
+            place |= {
+                "context": endpoint.num_ctx,
+                "digest": (facts or {}).get(key, {}).get("digest"),
+            }
         elif provider.wire == "chat":
-            place |= {"wire": endpoint.wire, "api_version": endpoint.api_version if endpoint.is_deployment else ""}
+            place |= {
+                "wire": endpoint.wire,
+                "api_version": endpoint.api_version if endpoint.is_deployment else "",
+            }
         options = SimulatedOptions if model.provider == SIMULATED else provider.options
         if options:
-            place["options"] = [str(getattr(plan.settings.of(options), each)) for each in fields_of(options)]
+            place["options"] = [
+                str(getattr(plan.settings.of(options), each)) for each in fields_of(options)
+            ]
         found[key] = place
     return found
 
@@ -241,11 +269,19 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
         api_version=settings.api_version or "",
     )
     trusted = plan.record.basis.base_url_trusted
-    answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
+    answering = {
+        parse_model_name(arm.models[role])
+        for arm in plan.arms
+        for role in (MAIN, SUB)
+        if role in arm.models
+    }
 
     def plain(name: ModelName, role: str = "") -> Endpoint:
         mine = settings.options_of_models.get(str(name), ModelOptions())
-        limits = {limit.replace("-", "_"): most for limit, most in settings.rates_of(name.provider).items()}
+        limits = {
+            limit.replace("-", "_"): most
+            for limit, most in settings.rates_of(name.provider).items()
+        }
         own = replace(
             common,
             rates=Rates(**limits),
@@ -260,12 +296,18 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
             asked = partial(asked, settings=replace(own, timeout_is=settings.timeout_is))
         if mine.base_url:
             # A file that was trusted names this key for this address; a provider's own key goes to no such address.
-            own_trusted = bool(mine.api_key_env) or str(name) not in plan.record.basis.untrusted_models
-            return asked(base_url=mine.base_url, base_url_trusted=own_trusted, api_key_env=mine.api_key_env)
+            own_trusted = (
+                bool(mine.api_key_env) or str(name) not in plan.record.basis.untrusted_models
+            )
+            return asked(
+                base_url=mine.base_url, base_url_trusted=own_trusted, api_key_env=mine.api_key_env
+            )
         if name not in answering:
             return asked(api_key_env=mine.api_key_env)
         return asked(
-            base_url=settings.base_url, base_url_trusted=trusted, api_key_env=mine.api_key_env or settings.api_key_env
+            base_url=settings.base_url,
+            base_url_trusted=trusted,
+            api_key_env=mine.api_key_env or settings.api_key_env,
         )
 
     def endpoint_of(name: ModelName, role: str = "") -> Endpoint:
@@ -273,7 +315,11 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
         if not settings.extra_headers or not endpoint.base_url:
             return endpoint
         servers = {_server_of(plain(each)) for each in answering}
-        return with_headers(endpoint, settings, environ) if _server_of(endpoint) in servers else endpoint
+        return (
+            with_headers(endpoint, settings, environ)
+            if _server_of(endpoint) in servers
+            else endpoint
+        )
 
     return endpoint_of
 
@@ -294,7 +340,11 @@ def with_headers(endpoint: Endpoint, settings: Settings, environ: Mapping[str, s
             raise Unreachable(f"--extra-header {header.name}: {f'set {where}' if where else again}")
         values[header.name] = value
     short = [name for name, value in values.items() if len(value) < LEAST_HIDDEN]
-    said = (f"the value of the header {', '.join(short)} is so short that replies may show it",) if short else ()
+    said = (
+        (f"the value of the header {', '.join(short)} is so short that replies may show it",)
+        if short
+        else ()
+    )
     return replace(endpoint, headers=values, notices=(*endpoint.notices, *said))
 
 
@@ -308,4 +358,6 @@ class _SimulatedHere(Simulated):
         from koderz.suites.options import SimulatedOptions
 
         plan = self._plan
-        return plan.suite.simulated_model(plan.tasks, plan.settings.seed, plan.settings.of(SimulatedOptions))
+        return plan.suite.simulated_model(
+            plan.tasks, plan.settings.seed, plan.settings.of(SimulatedOptions)
+        )

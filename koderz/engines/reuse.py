@@ -24,7 +24,9 @@ from koderz_tracker.runs import find_run, run_folders
 _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
-def recorded_replies(plan: Plan, say: Callable[[str], object] = lambda _: None) -> RecordedReplies | None:
+def recorded_replies(
+    plan: Plan, say: Callable[[str], object] = lambda _: None
+) -> RecordedReplies | None:
     """The replies that a run may take, without its own; None for a run that takes none.
 
     `say` is told of what can't be taken, such as a folder that was deleted since the run was planned.
@@ -80,10 +82,14 @@ class OnRecord:
             return f"{head}, which saves {_dollars(self.saved)}; later calls are looked for as they are made"
         left = self.experiments - self.found
         full = self.saved * self.experiments / self.found
-        return f"{head}; {left:,} to make, {_dollars(full - self.saved)} instead of {_dollars(full)}"
+        return (
+            f"{head}; {left:,} to make, {_dollars(full - self.saved)} instead of {_dollars(full)}"
+        )
 
 
-def on_record(plan: Plan, replies: RecordedReplies, environ: Mapping[str, str] = os.environ) -> OnRecord:
+def on_record(
+    plan: Plan, replies: RecordedReplies, environ: Mapping[str, str] = os.environ
+) -> OnRecord:
     """Looks for the first call of each experiment, as its solver would make it; nothing is asked or taken."""
     try:
         places = places_of(plan, environ, plan.record.environment.get("models"))
@@ -107,7 +113,16 @@ def on_record(plan: Plan, replies: RecordedReplies, environ: Mapping[str, str] =
             runs.add(call.reused.run_id)
             saved += call.cost_saved
     replies.give_back()
-    return OnRecord(experiments, known, len(times), len(runs), min(times, default=""), saved, is_all, replies.calls)
+    return OnRecord(
+        experiments,
+        known,
+        len(times),
+        len(runs),
+        min(times, default=""),
+        saved,
+        is_all,
+        replies.calls,
+    )
 
 
 class _Asked(BaseException):
@@ -131,7 +146,9 @@ class _Probe:
         known_by: str = "",
         **sampling: Any,
     ) -> None:
-        self.ask_made = Ask(checked_messages(messages), model, purpose, sampling, depth, parent, known_by)
+        self.ask_made = Ask(
+            checked_messages(messages), model, purpose, sampling, depth, parent, known_by
+        )
         raise _Asked
 
     async def judge(self, *_: Any, **__: Any) -> None:
@@ -146,10 +163,19 @@ def first_ask(plan: Plan, identity: Identity) -> Ask | None:
     A user's own isn't run for this, and neither is one that needs something opened first.
     """
     solver, probe = identity.arm.solver, _Probe()
-    if solver.is_foreign or solver.restarts or NEEDED & solver.wants & identity.task.needs or "rng" in solver.wants:
+    if (
+        solver.is_foreign
+        or solver.restarts
+        or NEEDED & solver.wants & identity.task.needs
+        or "rng" in solver.wants
+    ):
         return None
     solving = solver.run(
-        probe, task=identity.task, prompts=plan.prompts, recall=probe.recall, models=identity.arm.models
+        probe,
+        task=identity.task,
+        prompts=plan.prompts,
+        recall=probe.recall,
+        models=identity.arm.models,
     )
     try:
         solving.send(None)

@@ -61,10 +61,13 @@ CHOOSING = ("suite", *SOLVING, "sandbox", "engine", "local_model", "models", "ro
 class Scope:
     """The options of a run that have an effect in a command."""
 
-    only: Collection[str] = ()  # these alone: settings by name, and as `suite.serving` all of an owner
-    without: Mapping[str, str] = dataclasses.field(default_factory=dict)  # not these, and what serves instead, if any
+    # these alone: settings by name, and as `suite.serving` all of an owner
+    only: Collection[str] = ()
+    # not these, and what serves instead, if any
+    without: Mapping[str, str] = dataclasses.field(default_factory=dict)
     is_own: bool = False  # whether the command says itself which suites and solvers take part
-    parts: Collection[tuple[str, str]] = ()  # those of them that no setting names, as `("suite", "ruler")`
+    # those of them that no setting names, as `("suite", "ruler")`
+    parts: Collection[tuple[str, str]] = ()
 
     @property
     def choice(self) -> Collection[str]:
@@ -134,7 +137,8 @@ class Sources(NamedTuple):
 
     settings: Settings  # made of all of them
     config: Config
-    is_ours: Mapping[str, Any]  # those given on this machine, by flags or variables, and not by a file from elsewhere
+    # those given on this machine, by flags or variables, and not by a file from elsewhere
+    is_ours: Mapping[str, Any]
     given: set[str]  # the names of those that any of them gives
 
 
@@ -161,9 +165,15 @@ def read_sources(
     flags, environment = schema.from_flags(given), schema.from_environment(environ, unread)
     nearer = {*flags, *environment}
     # Options of roles and of models add up: those of the file stand beside those of a nearer source.
-    unused = (nearer - {"role_options", "model_options"}) | unread | ({"models"} if "local_model" in nearer else set())
+    unused = (
+        (nearer - {"role_options", "model_options"})
+        | unread
+        | ({"models"} if "local_model" in nearer else set())
+    )
     used = {*(names or (*schema.fields, "prices"))} - unused
-    config = load_config(file, trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
+    config = load_config(
+        file, trust=trust_config, environ=environ, names=used, schema=schema, spends=spends
+    )
     settings = schema.layered(flags, environment, config.settings)
     check_names((*settings.sinks, *settings.no_sinks))
     return Sources(settings, config, environment | flags, {*nearer, *config.settings})
@@ -179,15 +189,23 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
     Raises KoderzError for a name that nobody knows, and where two have an option of the same name.
     """
     found: dict[Any, tuple[str, type]] = {}
-    always = [(kind, name) for kind, name in _ALWAYS if name in REGISTRIES[kind]]  # koderz may lack a system
+    # koderz may lack a system
+    always = [(kind, name) for kind, name in _ALWAYS if name in REGISTRIES[kind]]
     for kind, name in dict.fromkeys((*always, *chosen)):
         if struct := REGISTRIES[kind].options_of(name):
-            found[struct if kind == "suite" else (kind, name)] = f"{kind}.{name}", struct  # one suite alone takes part
-    idle = {f"{kind}.{name}" for kind, name in _ALWAYS if kind in ("suite", "solver") and (kind, name) not in chosen}
+            # one suite alone takes part
+            found[struct if kind == "suite" else (kind, name)] = f"{kind}.{name}", struct
+    idle = {
+        f"{kind}.{name}"
+        for kind, name in _ALWAYS
+        if kind in ("suite", "solver") and (kind, name) not in chosen
+    }
     return Schema(dict(found.values()), REGISTRIES, idle)
 
 
-def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING) -> Schema:
+def schema_here(
+    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING
+) -> Schema:
     """The options of the owners that flags, variables and this folder's koderz.toml choose for a command."""
     return schema_of(*_chosen(given, environ, read_file(Path.cwd()), scope))
 
@@ -201,7 +219,11 @@ def _chosen(
     if model := environ.get("KODERZ_MODEL"):
         variables.setdefault("local_model", model)
     choices = {**(file.choices(read) if file else {}), **variables, **given}
-    matrix = read_matrix(Path(choices["matrix"])) if isinstance(choices.get("matrix"), str | Path) else None
+    matrix = (
+        read_matrix(Path(choices["matrix"]))
+        if isinstance(choices.get("matrix"), str | Path)
+        else None
+    )
     models: list[str] = []
     for name in ("local_model", "models", "roles"):  # one model, several, or several by role
         value = choices.get(name) or ()
@@ -210,7 +232,9 @@ def _chosen(
     for arm in matrix.arms if matrix else ():
         models += [arm.model or "", *arm.roles.values()]
     yield from (parts := scope.parts_beside(given))
-    for kind, name in _named({**choices, "solvers": solver_names(choices, matrix), "answering": models}):
+    for kind, name in _named(
+        {**choices, "solvers": solver_names(choices, matrix), "answering": models}
+    ):
         if kind not in dict(parts):
             yield kind, name
 
@@ -237,7 +261,8 @@ def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def restored_settings(record: records.Plan) -> Settings:
     """The settings of a recorded plan."""
     config = dict(record.config)
-    config["mode"] = config["mode"] if config.get("mode") in MODES else "iterative"  # a solver goes by its own name
+    # a solver goes by its own name
+    config["mode"] = config["mode"] if config.get("mode") in MODES else "iterative"
     return schema_of_plan(record).from_config(config)
 
 
@@ -267,7 +292,12 @@ def _providers(plan: Plan) -> set[str]:
     """The providers of the models that the plan's arms ask."""
     from koderz.models.names import parse_model_name
 
-    return {parse_model_name(name).provider for arm in plan.arms for name in arm.models.values() if name != NOBODY}
+    return {
+        parse_model_name(name).provider
+        for arm in plan.arms
+        for name in arm.models.values()
+        if name != NOBODY
+    }
 
 
 READERS: Mapping[str, Reader] = {
@@ -275,7 +305,10 @@ READERS: Mapping[str, Reader] = {
         "a solver or suite that asks a model",
         lambda plan, _: plan.suite.asks_judge or any(arm.solver.asks for arm in plan.arms),
     ),
-    "openai": ("a model by OpenAI's wire format", lambda plan, _: bool(_providers(plan) - {"ollama", "simulated"})),
+    "openai": (
+        "a model by OpenAI's wire format",
+        lambda plan, _: bool(_providers(plan) - {"ollama", "simulated"}),
+    ),
     "ollama": ("a model of Ollama", lambda plan, _: "ollama" in _providers(plan)),
     "address": ("a run with --base-url", lambda plan, _: plan.settings.base_url is not None),
     "no solver": (
@@ -284,19 +317,30 @@ READERS: Mapping[str, Reader] = {
     ),
     "no matrix": ("a run without --matrix", lambda _, given: "matrix" not in given),
     "programs": ("a suite that runs programs", lambda plan, _: JUDGE in _needs(plan)),
-    "sandbox": ("a suite that runs programs", lambda plan, _: bool(_needs(plan) & ({JUDGE} | OPENED))),
+    "sandbox": (
+        "a suite that runs programs",
+        lambda plan, _: bool(_needs(plan) & ({JUDGE} | OPENED)),
+    ),
     "recall": (
         "a solver that recalls: iterative",
         lambda plan, _: any("recall" in arm.solver.wants for arm in plan.arms),
     ),
     "memory": ("a run with --use-memory", lambda plan, _: plan.settings.use_memory != "off"),
-    "decision": ("a run with --until-decided", lambda plan, _: plan.settings.until_decided is not None),
-    "sinks": ("a run with another sink than json", lambda plan, _: bool({*plan.settings.chosen_sinks} - {"json"})),
+    "decision": (
+        "a run with --until-decided",
+        lambda plan, _: plan.settings.until_decided is not None,
+    ),
+    "sinks": (
+        "a run with another sink than json",
+        lambda plan, _: bool({*plan.settings.chosen_sinks} - {"json"}),
+    ),
     "mlflow": ("the sink mlflow", lambda plan, _: "mlflow" in plan.settings.chosen_sinks),
     "batches": ("a run with --batch", lambda plan, _: plan.settings.of(BatchOptions).batch),
     "manager": (
         "a run with --wasm-url",
-        lambda plan, _: any(field.name == "wasm_url" and value for field, value in options_in(plan.settings)),
+        lambda plan, _: any(
+            field.name == "wasm_url" and value for field, value in options_in(plan.settings)
+        ),
     ),
 }
 """Readers of options that not every run reads, by the `reader` of their options.
@@ -311,7 +355,10 @@ def require_effect(plans: Sequence[Plan], given: Collection[str]) -> None:
     """Raises KoderzError for the first given option that nothing in any of the plans reads, and says who reads it."""
     schemas = [schema_of_plan(plan.record) for plan in plans]
     for name in given:
-        uses = [_use_elsewhere(plan, schema, name, given) for plan, schema in zip(plans, schemas, strict=True)]
+        uses = [
+            _use_elsewhere(plan, schema, name, given)
+            for plan, schema in zip(plans, schemas, strict=True)
+        ]
         if all(uses):
             flag = next(schema.fields[name].flags[0] for schema in schemas if name in schema.fields)
             raise KoderzError(f"{flag} has no effect here: {uses[0]}")

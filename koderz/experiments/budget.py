@@ -26,7 +26,8 @@ _A_CHARACTER, _A_MARK, _A_BYTE = 0.28, 0.5, 0.4
 _A_MESSAGE, _A_PICTURE = 8, 1500
 _CAUTION = 2.0  # times the usual, before anything of that model and script has come back
 _SPREAD = 0.3  # of the greatest rate seen, after one call; less by the root of how many there were
-_DOUBT = 3.0  # times what is expected, beside others and after one call; less by how many there were
+# times what is expected, beside others and after one call; less by how many there were
+_DOUBT = 3.0
 _SAMPLED = 200  # characters of a request by which its script is known
 _SHARES = 4  # parts of one by which shares of characters are told apart
 _BLOCKS = (
@@ -117,10 +118,16 @@ def request_of(messages: Sequence[Message], longest: int) -> CallSize:
         else:
             texts.append(text)
     characters = sum(map(len, texts))
-    more = sum(len(text.encode("utf-8", "surrogatepass")) - len(text) for text in texts if not text.isascii())
+    more = sum(
+        len(text.encode("utf-8", "surrogatepass")) - len(text)
+        for text in texts
+        if not text.isascii()
+    )
     script, marks = _script(texts, characters)
     tokens = _A_CHARACTER * characters + _A_MARK * marks * characters + _A_BYTE * more
-    return CallSize(tokens + _A_MESSAGE * (1 + len(messages)) + _A_PICTURE * pictures, script, longest)
+    return CallSize(
+        tokens + _A_MESSAGE * (1 + len(messages)) + _A_PICTURE * pictures, script, longest
+    )
 
 
 def _script(texts: Sequence[str], characters: int) -> tuple[Script, float]:
@@ -173,7 +180,9 @@ class ExperimentCapReached(Fault):
 class Budget:
     """The cap, the spending so far, and the calls under way of a run or an experiment, in US dollars."""
 
-    def __init__(self, cap: float | None, spent: float = 0.0, *, of_experiment: bool = False) -> None:
+    def __init__(
+        self, cap: float | None, spent: float = 0.0, *, of_experiment: bool = False
+    ) -> None:
         self.cap = cap
         self.spent = spent
         self.held = 0.0  # US dollars that calls in batches are likely to cost
@@ -237,10 +246,17 @@ class Budget:
     def _fits(self, estimate: Estimate, cap: float) -> bool:
         if not self._under_way:
             return self.spent + self.held + estimate.likely <= cap
-        return self.spent + self.held + math.fsum(each.doubtful for each in (*self._under_way, estimate)) <= cap
+        return (
+            self.spent
+            + self.held
+            + math.fsum(each.doubtful for each in (*self._under_way, estimate))
+            <= cap
+        )
 
     def _reached(self, cap: float, estimate: float) -> Fault:
-        state = f"is reached: ${self.spent:.4f} is spent, and the next call could cost ${estimate:.4f}"
+        state = (
+            f"is reached: ${self.spent:.4f} is spent, and the next call could cost ${estimate:.4f}"
+        )
         if self._of_experiment:
             return ExperimentCapReached(
                 f"the cost cap of ${cap:g} an experiment {state}; retry with a higher --max-experiment-cost"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -61,7 +67,8 @@ class Caller:
         self._experiment_cap = settings.max_experiment_cost
         self._budgets: dict[str, Budget] = {}  # of experiments under way, by id, if they have a cap
         self._uncapped = Budget(None)
-        self._dropped: dict[str, set[str]] = defaultdict(set)  # by experiment: of what its client asked
+        # by experiment: of what its client asked
+        self._dropped: dict[str, set[str]] = defaultdict(set)
         self._sampling = Sampling(
             settings.sampling_temperature,
             settings.max_tokens,
@@ -72,12 +79,22 @@ class Caller:
             extra_body=read_body(settings.extra_body) if settings.extra_body else None,
         )
         self._stop = settings.stop
-        self._timeout, self._is_late_failure = settings.request_timeout, settings.timeout_is == "failure"
-        self._bodies = {name: own.extra_body for name, own in settings.options_of_models.items() if own.extra_body}
-        self._of_roles = {role: options.sampling() for role, options in settings.options_of_roles.items()}
+        self._timeout, self._is_late_failure = (
+            settings.request_timeout,
+            settings.timeout_is == "failure",
+        )
+        self._bodies = {
+            name: own.extra_body
+            for name, own in settings.options_of_models.items()
+            if own.extra_body
+        }
+        self._of_roles = {
+            role: options.sampling() for role, options in settings.options_of_roles.items()
+        }
         self._elsewhere = frozenset(settings.roles_elsewhere)
         self._gauges: dict[str, Gauge | None] = {}  # by model; None where nobody knows its price
-        self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
+        # models that haven't answered yet
+        self._unproven = {name: asyncio.Lock() for name in models}
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
         """One answer, on record of another run or paid for.
@@ -90,9 +107,13 @@ class Caller:
         sampling = self._sampling_of(ask, role, name, identity.sample)
         digest = self._digest(asked, ask, role, sampling, identity.sample)
         is_batched = (identity.arm.name, role) in self._in_batches
-        is_owed = bool(is_batched and self._batches and self._batches.is_owed(identity.experiment_id, ask.key))
+        is_owed = bool(
+            is_batched and self._batches and self._batches.is_owed(identity.experiment_id, ask.key)
+        )
         if self._recorded and digest and not is_owed and (call := self._recorded.take(digest)):
-            return Answer(completion_of(call), role, name, sampling, digest, call.reused, call.cost_saved)
+            return Answer(
+                completion_of(call), role, name, sampling, digest, call.reused, call.cost_saved
+            )
         model = self._models[asked]
         own = self._budgets.get(identity.experiment_id) or self._uncapped
         asking = self._in_batch if is_batched else self._live
@@ -106,7 +127,9 @@ class Caller:
                 if not self._is_late_failure or role not in (MAIN, SUB) or wire_of(ask.messages):
                     raise
                 throttled = sum(fault.throttled.values())
-                late = Completion("", finish_reason=TIME, latency=self._timeout, throttled=throttled)
+                late = Completion(
+                    "", finish_reason=TIME, latency=self._timeout, throttled=throttled
+                )
                 return Answer(late, role, name, sampling, digest)
             except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
                 self.closed = fault
@@ -125,7 +148,9 @@ class Caller:
         """The digest of all that decides the reply; empty if not all of it is known. Raises Fault as `complete`."""
         role, name = _role(ask, identity.arm)
         sampling = self._sampling_of(ask, role, name, identity.sample)
-        return self._digest(model_key(role, name, self._elsewhere), ask, role, sampling, identity.sample)
+        return self._digest(
+            model_key(role, name, self._elsewhere), ask, role, sampling, identity.sample
+        )
 
     def _digest(self, asked: str, ask: Ask, role: str, sampling: Sampling, sample: int) -> str:
         """A reply is decided by the model, its place, the whole request, and which of equal ones this is.
@@ -134,7 +159,9 @@ class Caller:
         """
         if asked not in self._places:
             return ""
-        return digest_of([self._places[asked], role, ask.messages, sampling_sent(sampling), sample, ask.nth])
+        return digest_of(
+            [self._places[asked], role, ask.messages, sampling_sent(sampling), sample, ask.nth]
+        )
 
     def experiment(self, experiment_id: str, spent: float) -> AbstractContextManager[None]:
         """Applies an experiment's own cap while the block runs; `spent` are the US dollars on record for it."""
@@ -169,7 +196,8 @@ class Caller:
         if unknown:
             known = ", ".join(Sampling.__slots__)
             raise Fault(
-                f"ask has no sampling parameter {', '.join(sorted(unknown))}; it has {known}", cause="user_code"
+                f"ask has no sampling parameter {', '.join(sorted(unknown))}; it has {known}",
+                cause="user_code",
             )
         own: dict[str, Any] = {"seed": (self._sampling.seed or 0) + sample, **ask.sampling}
         if role in (MAIN, SUB):
@@ -198,7 +226,10 @@ class Caller:
         """A call that is answered in a batch, whose likely cost at the price of batches is held in both budgets."""
         assert self._batches, "there are arms and roles in batches"
         call = self._batches.call(experiment_id, ask.key)
-        gauge, request = self._gauge(name, in_batch=True), request_of(ask.messages, self._longest(sampling))
+        gauge, request = (
+            self._gauge(name, in_batch=True),
+            request_of(ask.messages, self._longest(sampling)),
+        )
         if gauge:
             estimate = gauge.estimate(request)
             gauge.close(estimate)
@@ -207,7 +238,9 @@ class Caller:
         call.dollars = call.dollars if owed is None else owed
         with self._batches.waiting(experiment_id):
             async with (
-                nullcontext() if own is self._uncapped else own.call_in_batch(call.dollars, is_held=owed is not None),
+                nullcontext()
+                if own is self._uncapped
+                else own.call_in_batch(call.dollars, is_held=owed is not None),
                 self._budget.call_in_batch(call.dollars, is_held=owed is not None),
             ):
                 token = IN_BATCH.set(call)
@@ -236,7 +269,9 @@ class Caller:
 
     def _longest(self, sampling: Sampling) -> int:
         """The most tokens that a reply may have."""
-        return (sampling.max_tokens or self._sampling.max_tokens or 0) + (sampling.reasoning_tokens or 0)
+        return (sampling.max_tokens or self._sampling.max_tokens or 0) + (
+            sampling.reasoning_tokens or 0
+        )
 
     def _gauge(self, name: str, *, in_batch: bool = False) -> Gauge | None:
         """The gauge of a model's costs; None without a cap, or if no price is known. In batches there is always one."""
@@ -245,7 +280,9 @@ class Caller:
         key = f"{name} in batches" if in_batch else name
         if key not in self._gauges:
             model = self._models[name]
-            price = model.batch_price() if in_batch and isinstance(model, BatchModel) else model.price()
+            price = (
+                model.batch_price() if in_batch and isinstance(model, BatchModel) else model.price()
+            )
             self._gauges[key] = Gauge(price) if price else None
         return self._gauges[key]
 
@@ -262,7 +299,9 @@ class Caller:
         yield
 
 
-async def _completed(model: Model, messages: Sequence[Message], sampling: Sampling) -> tuple[Completion, Sequence[str]]:
+async def _completed(
+    model: Model, messages: Sequence[Message], sampling: Sampling
+) -> tuple[Completion, Sequence[str]]:
     """One paid answer, and what was lost if a client's request had to be translated to another wire format."""
     wire = wire_of(messages)
     if not wire:
@@ -273,7 +312,11 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
     try:
         translation = translated(messages)
     except (MalformedError, AttributeError, KeyError, TypeError) as error:
-        said = str(error) if isinstance(error, MalformedError) else f"not a request of its wire: {error!r}"
+        said = (
+            str(error)
+            if isinstance(error, MalformedError)
+            else f"not a request of its wire: {error!r}"
+        )
         return Completion(said, finish_reason=REJECTED, model=str(model.name)), ()
     return _writable(await model.complete(translation.messages, sampling)), translation.dropped
 
@@ -284,7 +327,8 @@ def _writable(completion: Completion) -> Completion:
     try:
         whole = {name: _whole(value) for name, value in said.items()}
         return completion if whole == said else replace(completion, **whole)
-    except RecursionError:  # no journal holds what is that deep; the fault says so when it is written
+    except RecursionError:
+        # no journal holds what is that deep; the fault says so when it is written
         return completion
 
 
@@ -312,4 +356,6 @@ def _role(ask: Ask, arm: Arm) -> tuple[str, str]:
         if asked in (role, name):
             return role, name
     known = ", ".join(f"{role} ({name})" for role, name in arm.models.items())
-    raise Fault(f"the solver asks {asked}, which its arm hasn't got; it has {known}", cause="user_code")
+    raise Fault(
+        f"the solver asks {asked}, which its arm hasn't got; it has {known}", cause="user_code"
+    )

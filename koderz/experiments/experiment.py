@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Identity
     from koderz_tracker.records import Record, Text
 
-SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"  # as whose engine sandboxes that are rented are on record
+# as whose engine sandboxes that are rented are on record
+SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"
 
 
 _NOTHING = Use(0, 0, 0)
@@ -28,7 +29,8 @@ class PendingExperiment(NamedTuple):
 
     identity: Identity
     recorded: Sequence[Record] = ()
-    is_whole: bool = True  # False: some of it can't be read, so the solver may have to go another way
+    # False: some of it can't be read, so the solver may have to go another way
+    is_whole: bool = True
 
 
 class ExperimentOutcome(NamedTuple):
@@ -66,12 +68,17 @@ class Totals:
     costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
     local_tokens: tuple[int, int] = (0, 0)  # in, out
     roles: dict[str, Use] = field(default_factory=dict)
-    answered_by: dict[str, dict[str, int]] = field(default_factory=dict)  # calls by model asked, and by one named
-    throttled: Counter[str] = field(default_factory=Counter)  # requests that were refused for load, by provider
-    unknown_ends: Counter[str] = field(default_factory=Counter)  # replies by a last word that koderz doesn't know
+    # calls by model asked, and by one named
+    answered_by: dict[str, dict[str, int]] = field(default_factory=dict)
+    # requests that were refused for load, by provider
+    throttled: Counter[str] = field(default_factory=Counter)
+    # replies by a last word that koderz doesn't know
+    unknown_ends: Counter[str] = field(default_factory=Counter)
     scores: list[float] = field(default_factory=list)  # of the items that were graded
-    saved: list[float] = field(default_factory=list)  # US dollars, of replies on record of other runs
-    reused: dict[str, list[int]] = field(default_factory=dict)  # the calls of those replies, by RUN/EXPERIMENT
+    # US dollars, of replies on record of other runs
+    saved: list[float] = field(default_factory=list)
+    # the calls of those replies, by RUN/EXPERIMENT
+    reused: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, call: records.Call) -> None:
         self.calls = max(self.calls, call.call)
@@ -82,7 +89,9 @@ class Totals:
         if call.tokens_reasoning is not None:
             self.tokens_reasoning = (self.tokens_reasoning or 0) + call.tokens_reasoning
         use = self.roles.get(call.role, _NOTHING)
-        self.roles[call.role] = Use(use.calls + 1, use.tokens_in + call.tokens_in, use.tokens_out + call.tokens_out)
+        self.roles[call.role] = Use(
+            use.calls + 1, use.tokens_in + call.tokens_in, use.tokens_out + call.tokens_out
+        )
         self.latency += call.latency
         self.cost_known = self.cost_known and call.cost_known
         if call.answered_by and call.answered_by not in (call.model, call.model.partition("/")[2]):
@@ -95,10 +104,14 @@ class Totals:
         if call.finish_reason != "stop":
             from koderz.models.outcomes import outcome_of
 
-            self.unknown_ends.update([call.finish_reason] if outcome_of(call.finish_reason) is None else [])
+            self.unknown_ends.update(
+                [call.finish_reason] if outcome_of(call.finish_reason) is None else []
+            )
         if call.reused:
             self.saved.append(call.cost_saved)
-            self.reused.setdefault(f"{call.reused.run_id}/{call.reused.experiment_id}", []).append(call.reused.call)
+            self.reused.setdefault(f"{call.reused.run_id}/{call.reused.experiment_id}", []).append(
+                call.reused.call
+            )
         tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))
         if tier == "local":

@@ -33,21 +33,27 @@ class Ask:
     """One call as the solver asked for it, before any adaptation to a wire format."""
 
     messages: tuple[Message, ...]
-    model: str | None  # the role of one of the arm's models, or its name; None: the one that answers
+    # the role of one of the arm's models, or its name; None: the one that answers
+    model: str | None
     purpose: str
     sampling: dict[str, Any]  # only what the solver chose itself
     depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
     parent: int | None = None  # the call that it is made for
     known_by: str = ""  # stands for the messages in the key
-    nth: int = 1  # how many equal ones its experiment has asked with it; counted by whoever makes the key
+    # how many equal ones its experiment has asked with it; counted by whoever makes the key
+    nth: int = 1
     key: str = ""  # under which its answer will be on record
 
     def digest(self) -> str:
         """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""
         try:
-            return digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
+            return digest_of(
+                [self.known_by or self.messages, self.model, self.purpose, self.sampling]
+            )
         except TypeError as error:
-            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}", cause="user_code") from None
+            raise Fault(
+                f"ask: what is asked can't be recorded as JSON: {error}", cause="user_code"
+            ) from None
 
 
 class Answer(NamedTuple):
@@ -70,7 +76,12 @@ class Backend(Ledger, Protocol):
         ...
 
     async def judge(
-        self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None, workspace: Any
+        self,
+        task: Task,
+        answer: Reply | str,
+        identity: Identity,
+        ask: AskHandle | None,
+        workspace: Any,
     ) -> Verdict:
         """The verdict. `ask` reaches the model in the role `judge`; None if the arm has none."""
         ...
@@ -80,9 +91,14 @@ def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages with role and content first. Raises Fault for anything that is not a message."""
     found = []
     for number, message in enumerate(messages, 1):
-        if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
+        if not (
+            isinstance(message, dict)
+            and isinstance(message.get("role"), str)
+            and "content" in message
+        ):
             raise Fault(
-                f"ask: message {number} has to be a dict with role and content, not {message!r:.80}", cause="user_code"
+                f"ask: message {number} has to be a dict with role and content, not {message!r:.80}",
+                cause="user_code",
             )
         if not isinstance(message["content"], str | list | None):
             kind = type(message["content"]).__name__
@@ -156,7 +172,8 @@ def numbers_of(item: object, score: object, metrics: Mapping[str, Any]) -> dict[
     for name, value in {"score": score, **numbers}.items():
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise Fault(
-                f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}", cause="user_code"
+                f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}",
+                cause="user_code",
             )
     return {name: float(value) for name, value in numbers.items()}
 
@@ -188,7 +205,9 @@ def verdict_of(attempt: records.Attempt, backend: Backend) -> Verdict:
         detail=backend.text(attempt.detail),
         program=None if attempt.program is None else backend.text(attempt.program),
         artifacts={
-            name: base64.b64decode(each.data) if isinstance(each, Blob) and each.binary else backend.text(each)
+            name: base64.b64decode(each.data)
+            if isinstance(each, Blob) and each.binary
+            else backend.text(each)
             for name, each in attempt.artifacts.items()
         },
     )
@@ -203,4 +222,9 @@ def artifact_text(name: object, artifact: object) -> Text:
             f"judge: the artifact {name!r:.80} has to be text or bytes, not {type(artifact).__name__}",
             cause="user_code",
         )
-    return Blob(hashlib.sha256(artifact).hexdigest(), len(artifact), True, base64.b64encode(artifact).decode())
+    return Blob(
+        hashlib.sha256(artifact).hexdigest(),
+        len(artifact),
+        True,
+        base64.b64encode(artifact).decode(),
+    )

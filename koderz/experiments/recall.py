@@ -39,7 +39,9 @@ def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
     return recall
 
 
-async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str, str]) -> dict[str, Any]:
+async def memory_details(
+    settings: Settings, recalls: bool, environ: Mapping[str, str]
+) -> dict[str, Any]:
     """The details of a plan about memory: the store's present moment. Empty if memory is off.
 
     Raises KoderzError where no solver of the run recalls anything (`recalls`), or the store can't be read.
@@ -79,9 +81,14 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:
 
         async def lessons(task: Task, cause: str, arm: str) -> Sequence[str]:
-            how: dict[str, Any] = {"simulated": plan.record.is_simulated(arm), "statement": task.prompt}
+            how: dict[str, Any] = {
+                "simulated": plan.record.is_simulated(arm),
+                "statement": task.prompt,
+            }
             try:
-                return await cortex.recall_lessons(task.id, cause, same_task=same_task, until=until, **how)
+                return await cortex.recall_lessons(
+                    task.id, cause, same_task=same_task, until=until, **how
+                )
             except StoreDown as error:
                 raise Fault(str(error), cause="unreachable") from error
 

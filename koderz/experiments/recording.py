@@ -19,7 +19,8 @@ JUDGE_ASK = "judge-ask"  # how the keys of a judge's own calls begin, which no s
 GRACE = 1.0  # seconds, at least, in which a replay must ask for what is recorded next
 _LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause between two sessions
 _NOTHING_DUE: deque[str] = deque()  # of which an own one takes as much memory as 50 records
-_SETTLE = 10  # turns of the event loop in which a solver acts on one recorded result before it gets the next
+# turns of the event loop in which a solver acts on one recorded result before it gets the next
+_SETTLE = 10
 
 
 class CodeCell:
@@ -27,7 +28,8 @@ class CodeCell:
 
     def __init__(self, name: str, outer: CodeCell | None) -> None:
         self.name, self.outer = name, outer
-        self.waiting = 0  # requests that were made in it, or in a cell within it, and aren't answered
+        # requests that were made in it, or in a cell within it, and aren't answered
+        self.waiting = 0
 
     def wait(self, change: int) -> None:
         """Counts a request that begins (+1) or ends (-1) to wait."""
@@ -77,7 +79,8 @@ class Recording:
         self._divergence: Divergence | None = None
         self._requested: dict[str, Waiting] = {}
         self._live: list[Waiting] = []
-        self._receiver: asyncio.Task[object] | None = None  # who got the last record, and may not have acted on it
+        # who got the last record, and may not have acted on it
+        self._receiver: asyncio.Task[object] | None = None
         self._received: Record | None = None
         self._working = 0
         self._is_settling = False
@@ -104,7 +107,11 @@ class Recording:
         if self._receiver and (task is self._receiver or self._receiver.done()):
             self._receiver = None  # it has acted
         # Nobody else waits or works, and this is the next record: no other order is possible, so no timer is needed.
-        if self._receiver is None and not (self._requested or self._live or self._working) and key == self._order[0]:
+        if (
+            self._receiver is None
+            and not (self._requested or self._live or self._working)
+            and key == self._order[0]
+        ):
             record = self._hand_out(task)
             await asyncio.sleep(0)
             return record
@@ -184,7 +191,8 @@ class Recording:
             self._go_live()
         elif self._order[0] in self._requested:
             self._give_next()
-        else:  # all that wait want something else, so the next record's request has a time of grace to come
+        else:
+            # all that wait want something else, so the next record's request has a time of grace to come
             self._timer = asyncio.get_running_loop().call_later(self._grace(), self._be_late)
 
     def _settle(self, turns: int) -> None:
@@ -219,7 +227,9 @@ class Recording:
         if any(not cell.waiting for cell in self._cells):
             return _LONGEST_GRACE
         try:
-            before = datetime.fromisoformat(self._received.time) if self._received else self._beginning
+            before = (
+                datetime.fromisoformat(self._received.time) if self._received else self._beginning
+            )
             own = (_begun(self._due[self._order[0]]) - before).total_seconds()
         except (OverflowError, TypeError, ValueError):  # somebody else's times
             return GRACE
@@ -232,7 +242,8 @@ class Recording:
 
     def _be_late(self) -> None:
         self._timer = None
-        self._is_late = True  # unless a request comes yet: the solver's own wait may have ended in the same turn
+        # unless a request comes yet: the solver's own wait may have ended in the same turn
+        self._is_late = True
         self._advance()
 
     def _stop_waiting(self) -> None:
@@ -287,7 +298,9 @@ class Reuse(Recording):
             return self._due.pop(key, None) if self._has_ended else None
         found = self._due.pop(key, None)
         if found is None:
-            self._due = {key: record for key, record in self._due.items() if not isinstance(record, Call)}
+            self._due = {
+                key: record for key, record in self._due.items() if not isinstance(record, Call)
+            }
         return found
 
 

@@ -60,7 +60,10 @@ class Turns:
         """
         if not self._anywhere:
             return ask
-        return replace(ask, messages=tuple(self._with_items(ask, number) for number in range(len(ask.messages))))
+        return replace(
+            ask,
+            messages=tuple(self._with_items(ask, number) for number in range(len(ask.messages))),
+        )
 
     def _with_items(self, ask: Ask, number: int) -> Message:
         message = ask.messages[number]
@@ -119,11 +122,14 @@ class Replaying:
 
     accept_divergence: bool = False
     rescore: bool = False  # judge every recorded attempt anew
-    judge_anew: bool = False  # and have the judge's model asked anew, rather than use its recorded replies
+    # and have the judge's model asked anew, rather than use its recorded replies
+    judge_anew: bool = False
     calls_allowed: bool = True  # False: a new call is a fault
-    begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
+    # False: only experiments that ended before are worked on; so does rescoring
+    begins_new: bool = True
     buys: bool = True  # False: no more batches are sent, and those under way are cancelled
-    restart: bool = False  # the solver can't replay: it starts over, and replies answer it while its requests match
+    # the solver can't replay: it starts over, and replies answer it while its requests match
+    restart: bool = False
     audit: Audit | None = None  # what looks at the records as they are used; then nothing else is
 
     @property
@@ -172,7 +178,11 @@ class Handles:
         if self._how.restart and not self._how.rescore:
             self._recording: Recording = Reuse(recorded)
         else:  # one that can't replay is rescored by what it left: its calls aren't made again
-            recorded = [each for each in recorded if not (self._how.restart and isinstance(each, records.Call))]
+            recorded = [
+                each
+                for each in recorded
+                if not (self._how.restart and isinstance(each, records.Call))
+            ]
             self._recording = Recording(recorded, strict=not self._how.is_lenient)
 
     @property
@@ -226,7 +236,9 @@ class Handles:
         holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's wire format has no
         place for something in a message; PromptTooLong where the context of the main model doesn't hold the messages.
         """
-        ask = Ask(lines.checked_messages(messages), model, purpose, sampling, depth, parent, known_by)
+        ask = Ask(
+            lines.checked_messages(messages), model, purpose, sampling, depth, parent, known_by
+        )
         key = self._key("ask", ask.digest())
         reply = lines.reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
         if reply.finish_reason == CONTEXT:
@@ -268,15 +280,22 @@ class Handles:
         returns the recorded value. A `fn` that asks has to be run again, so that its requests are found on record. A
         function runs in its place, and is given the recorded value.
         """
-        return await self._noted(self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun))
+        return await self._noted(
+            self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun)
+        )
 
     async def note(self, name: str, value: Any) -> None:
         """Records a value that no replay asks for."""
-        await self._backend.record(records.Once(experiment_id=self.identity.experiment_id, name=name, value=value))
+        await self._backend.record(
+            records.Once(experiment_id=self.identity.experiment_id, name=name, value=value)
+        )
 
     def can_make(self, name: str) -> bool:
         """Whether the next `once` of this name can return a value; in rescoring only recorded ones can."""
-        return self._how.calls_allowed or f"once:{name}/{self._nth['once' + name] + 1}" in self._recording
+        return (
+            self._how.calls_allowed
+            or f"once:{name}/{self._nth['once' + name] + 1}" in self._recording
+        )
 
     async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -336,7 +355,9 @@ class Handles:
         thing is judged again, because the verdict is missing or to be made anew. `known_by`, if there is any, stands
         for what is judged and for the messages.
         """
-        ask = Ask(lines.checked_messages(messages), model or JUDGE, purpose, sampling, known_by=known_by)
+        ask = Ask(
+            lines.checked_messages(messages), model or JUDGE, purpose, sampling, known_by=known_by
+        )
         key = self._key(JUDGE_ASK, lines.digest_of(["" if known_by else judged, ask.digest()]))
         call = None if self._how.judge_anew else self._judge_calls.get(key)
         if call is None:
@@ -353,7 +374,10 @@ class Handles:
         if (
             answer.completion.finish_reason == CONTEXT and answer.role != MAIN
         ):  # a judge or a helper, which the run does not measure
-            raise Fault(f"{answer.model}, in the role {answer.role}: {answer.completion.text}", cause="rejected")
+            raise Fault(
+                f"{answer.model}, in the role {answer.role}: {answer.completion.text}",
+                cause="rejected",
+            )
         call = lines.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
         self._turns.learn(ask, call)
         self.totals.add(call)
@@ -367,7 +391,9 @@ class Handles:
         before = found if isinstance(found, records.Attempt) else None
         if before and not self._how.rescore:
             if before.number != number:  # the solver came here by another way than before
-                await self._backend.record(msgspec.structs.replace(before, number=number, time=records.now()))
+                await self._backend.record(
+                    msgspec.structs.replace(before, number=number, time=records.now())
+                )
             return lines.verdict_of(before, self._backend)
         self._require_live("a verdict")
         self._leave()
@@ -379,20 +405,26 @@ class Handles:
             await self._backend.record(self._attempt(task, verdict, answer, number, key))
         return verdict
 
-    def _attempt(self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str) -> records.Attempt:
+    def _attempt(
+        self, task: Task, verdict: Verdict, answer: Reply | str, number: int, key: str
+    ) -> records.Attempt:
         return records.Attempt(
             **self.identity.of_line,
             **{name: getattr(verdict, name) for name in lines.OF_VERDICT},
             task_id="" if task.id == self.identity.task.id else task.id,
             number=number,
             call=answer.call if isinstance(answer, Reply) else None,
-            artifacts={name: lines.artifact_text(name, value) for name, value in verdict.artifacts.items()},
+            artifacts={
+                name: lines.artifact_text(name, value) for name, value in verdict.artifacts.items()
+            },
             key=key,
         )
 
     async def _recorded_or_graded(self, grade: records.Grade) -> float:
         found = await self._recording.take(grade.key)
-        if isinstance(found, records.Grade) and (not self._how.rescore or lines.is_same_grade(found, grade)):
+        if isinstance(found, records.Grade) and (
+            not self._how.rescore or lines.is_same_grade(found, grade)
+        ):
             if self._how.audit:
                 self._how.audit.graded(grade, found)
             grade = found
@@ -402,12 +434,16 @@ class Handles:
         self.totals.scores.append(grade.score)
         return grade.score
 
-    async def _recorded_or_made(self, name: str, fn: Callable[[], Any], key: str, *, rerun: Rerun) -> Any:
+    async def _recorded_or_made(
+        self, name: str, fn: Callable[[], Any], key: str, *, rerun: Rerun
+    ) -> Any:
         value = None
         if rerun:
             before = self._recording.peek(key)
             with self._recording.cell(name):
-                value = await self._made(fn if before is None or rerun is True else partial(rerun, before.value))
+                value = await self._made(
+                    fn if before is None or rerun is True else partial(rerun, before.value)
+                )
         found = await self._recording.take(key)
         if isinstance(found, records.Once):
             if rerun and self._how.audit:

@@ -28,7 +28,13 @@ from koderz.errors import (
     writable,
 )
 from koderz.experiments.calls import Caller
-from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
+from koderz.experiments.experiment import (
+    SANDBOX,
+    UNPRICED,
+    ExperimentOutcome,
+    Ledger,
+    PendingExperiment,
+)
 from koderz.experiments.lines import Answer, Ask, refers
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Handles, Replaying
@@ -77,20 +83,27 @@ class Resources:
     lessons: Lessons | None = None
     shared: Any = None  # what the suite opened for the run
     exclusive: Exclusive | None = None  # for tasks that need it
-    references: References | None = None  # of the suite, where they are tried before anything is judged
+    # of the suite, where they are tried before anything is judged
+    references: References | None = None
 
 
 class ExperimentRunner:
     """Runs the experiments of one plan. It is the `Backend` of their handles."""
 
-    def __init__(self, resources: Resources, caller: Caller, ledger: Ledger, how: Replaying) -> None:
+    def __init__(
+        self, resources: Resources, caller: Caller, ledger: Ledger, how: Replaying
+    ) -> None:
         plan, exclusive = resources.plan, resources.exclusive
         self._resources, self._plan, self._caller = resources, plan, caller
         self._how, self._exclusive = how, exclusive
         self.record, self.text = ledger.record, ledger.text
-        self._judging = JudgeContext(resources.sandbox, plan.judging, core=exclusive.core if exclusive else None)
+        self._judging = JudgeContext(
+            resources.sandbox, plan.judging, core=exclusive.core if exclusive else None
+        )
 
-    async def perform(self, work: PendingExperiment, leave: Callable[[], None] = lambda: None) -> ExperimentOutcome:
+    async def perform(
+        self, work: PendingExperiment, leave: Callable[[], None] = lambda: None
+    ) -> ExperimentOutcome:
         """Runs an experiment and returns its end. Raises StorageError if its events can't be recorded.
 
         `leave` is called once no more calls will be made and only a program is being judged, where that is known.
@@ -101,7 +114,9 @@ class ExperimentRunner:
             how = replace(how, accept_divergence=True)
         # Its first verdict is sure to be its last, and needs no model.
         asks_once = solver.asks_once and JUDGE not in work.identity.arm.models
-        handles = Handles(work.identity, work.recorded, self, how, **{"leave": leave} if asks_once else {})
+        handles = Handles(
+            work.identity, work.recorded, self, how, **{"leave": leave} if asks_once else {}
+        )
         started = time.monotonic()
         with metered() as meter:
             verdict, fault = await self._performed(solver, handles)
@@ -124,9 +139,13 @@ class ExperimentRunner:
         assert verdict
         seconds = time.monotonic() - started
         baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
-        return ExperimentOutcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
+        return ExperimentOutcome(
+            experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost)
+        )
 
-    async def _performed(self, solver: SettledSolver, handles: Handles) -> tuple[Verdict | None, Fault | None]:
+    async def _performed(
+        self, solver: SettledSolver, handles: Handles
+    ) -> tuple[Verdict | None, Fault | None]:
         try:
             with self._caller.experiment(handles.identity.experiment_id, handles.totals.cost):
                 return await self._solve(solver, handles), handles.fault
@@ -154,7 +173,12 @@ class ExperimentRunner:
         return await self._caller.complete(ask, identity)
 
     async def judge(
-        self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None, workspace: Any
+        self,
+        task: Task,
+        answer: Reply | str,
+        identity: Identity,
+        ask: AskHandle | None,
+        workspace: Any,
     ) -> Verdict:
         suite, has_turn = self._plan.suite, EXCLUSIVE in identity.arm.solver.wants
         context = replace(self._judging, ask=ask if suite.asks_judge else None, workspace=workspace)
@@ -184,23 +208,31 @@ class ExperimentRunner:
             except PromptTooLong as error:
                 # Where a conversation no longer fits the model's context, its last verdict stands.
                 if handles.verdicts and not handles.verdicts[-1].passed:
-                    verdict = replace(handles.verdicts[-1], note="The conversation no longer fits the model's context.")
+                    verdict = replace(
+                        handles.verdicts[-1],
+                        note="The conversation no longer fits the model's context.",
+                    )
                 else:
                     verdict = await handles.judge(handles.identity.task, error.reply)
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
-                if (task := asyncio.current_task()) and task.cancelling():  # the run is being cut off
+                # the run is being cut off
+                if (task := asyncio.current_task()) and task.cancelling():
                     raise
                 raise Fault("the solver cancelled itself", cause="user_code") from None
             except Exception as error:  # a solver may be anybody's code
-                raise UserCodeFault(writable(f"the solver raised {type(error).__name__}: {error}")) from error
+                raise UserCodeFault(
+                    writable(f"the solver raised {type(error).__name__}: {error}")
+                ) from error
         verdict = _checked(verdict, (*get_args(VerdictWord), *self._plan.suite.words))
         try:
             if len(handles.verdicts) > 1:
                 handles.lesson = self._plan.suite.lesson(handles.identity.task, handles.verdicts)
         except Exception as error:  # so may a suite
-            raise UserCodeFault(writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
+            raise UserCodeFault(
+                writable(f"the suite's lesson raised {type(error).__name__}: {error}")
+            ) from error
         return verdict
 
     async def _opened_and_solved(self, solver: SettledSolver, handles: Handles) -> Verdict:
@@ -241,7 +273,9 @@ def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None
         verdict = CALL_ALONE
     else:
         return None
-    nothing = {each.name: 0.0 for each in measures if (each.direction, each.unit) == ("higher", "share")}
+    nothing = {
+        each.name: 0.0 for each in measures if (each.direction, each.unit) == ("higher", "share")
+    }
     return replace(verdict, score=nothing.pop("score", None), metrics=nothing)
 
 
@@ -256,7 +290,9 @@ def experiment_of(
         success=verdict.passed,
         verdict=verdict.verdict,
         cause=verdict.cause,
-        score=verdict.score if verdict.score is not None or handles.is_concluded else totals.mean_grade,
+        score=verdict.score
+        if verdict.score is not None or handles.is_concluded
+        else totals.mean_grade,
         metrics=verdict.metrics or None,
         iterations=totals.turns or totals.attempts,
         grades=len(totals.scores),
@@ -324,7 +360,8 @@ def _checked(verdict: object, words: Collection[str]) -> Verdict:
     """The verdict that a solver returned, checked that it can be recorded. Raises Fault."""
     if not isinstance(verdict, Verdict):
         raise Fault(
-            f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it", cause="user_code"
+            f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it",
+            cause="user_code",
         )
     try:
         bare = replace(verdict, artifacts={})  # which attempts hold
@@ -333,12 +370,16 @@ def _checked(verdict: object, words: Collection[str]) -> Verdict:
         if not all(map(math.isfinite, [verdict.score or 0.0, *verdict.metrics.values()])):
             raise ValueError("its score and metrics have to be finite numbers")
         if taken := _OWN_KEYS.intersection(verdict.facts):
-            raise ValueError(f"a fact can't be called {min(taken)!r}, which is a key of every result")
+            raise ValueError(
+                f"a fact can't be called {min(taken)!r}, which is a key of every result"
+            )
         for name, kind in _OF_RESULTS.items():
             if not isinstance(verdict.facts.get(name), kind | None):
                 raise TypeError(f"its fact {name!r} has to be a {kind.__name__} or None")
     except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise Fault(f"the solver returned a Verdict that can't be recorded: {error}", cause="user_code") from None
+        raise Fault(
+            f"the solver returned a Verdict that can't be recorded: {error}", cause="user_code"
+        ) from None
     if verdict.verdict not in words:
         raise Fault(
             f"the solver returned the verdict {verdict.verdict!r:.80}; it is one of {', '.join(words)}",
@@ -361,7 +402,9 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
         for name in sorted(names & OPENED):
             try:
                 if name == "workspace":
-                    opening = suite.open_workspace(WorkspaceContext(*given, stack.enter_context(scratch())))
+                    opening = suite.open_workspace(
+                        WorkspaceContext(*given, stack.enter_context(scratch()))
+                    )
                 else:
                     openers = {
                         "session": suite.open_session,

@@ -75,12 +75,20 @@ class AnthropicWire(Wire):
             sampling = replace(sampling, temperature=None, top_p=None)
         return sampling, tuple(left)
 
-    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    def request(
+        self, model: str, messages: Sequence[Message], sampling: Sampling
+    ) -> dict[str, Any]:
         offer, conversation = parted(messages)
         system, turns = anthropic_messages(conversation)
         tools, choice = [_offered(tool) for tool in offer.tools], _chosen(offer.choice)
         if sampling.response_format and not tools:
-            tools = [{"name": _REPLY, "description": "Gives the reply.", "input_schema": sampling.response_format}]
+            tools = [
+                {
+                    "name": _REPLY,
+                    "description": "Gives the reply.",
+                    "input_schema": sampling.response_format,
+                }
+            ]
             # A model that thinks can't be made to use a tool, only be offered one.
             choice = None if _thinking(sampling) else {"type": "tool", "name": _REPLY}
         effort = sampling.reasoning_effort
@@ -92,20 +100,32 @@ class AnthropicWire(Wire):
             "top_p": sampling.top_p,
             "stop_sequences": list(sampling.stop) or None,
             "seed": sampling.seed,
-            "thinking": _thinking(sampling) or ({"type": "disabled"} if sampling.reasoning_effort == "none" else None),
+            "thinking": _thinking(sampling)
+            or ({"type": "disabled"} if sampling.reasoning_effort == "none" else None),
             "output_config": None if effort in (None, "none") else {"effort": effort},
         }
         given = {name: value for name, value in asked.items() if value is not None}
         limit = _MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-        return {"model": model, "messages": turns, "max_tokens": limit + (sampling.reasoning_tokens or 0), **given}
+        return {
+            "model": model,
+            "messages": turns,
+            "max_tokens": limit + (sampling.reasoning_tokens or 0),
+            **given,
+        }
 
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
         text, reasoning = text_and_reasoning(reply.content)
-        replies = [encode(part.input).decode() for part in reply.content if part.name == _REPLY and part.input]
+        replies = [
+            encode(part.input).decode()
+            for part in reply.content
+            if part.name == _REPLY and part.input
+        ]
         text += "\n" * bool(text and replies) + "\n".join(replies)
         uses = [part for part in reply.content if part.type == "tool_use" and part.name != _REPLY]
-        found = [{"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses]
+        found = [
+            {"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses
+        ]
         calls = called(found, text)
         fresh = count(reply.usage, "input_tokens")
         read = count(reply.usage, "cache_read_input_tokens") or 0
@@ -113,7 +133,9 @@ class AnthropicWire(Wire):
         return WireReply(
             text=text,
             reasoning=reasoning,
-            finish_reason="stop" if replies and not calls else finish(reply.stop_reason, text, calls=calls),
+            finish_reason="stop"
+            if replies and not calls
+            else finish(reply.stop_reason, text, calls=calls),
             model=words(reply.model),
             tokens_in=None if fresh is None else fresh + read + written,
             tokens_out=count(reply.usage, "output_tokens"),

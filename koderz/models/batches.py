@@ -63,7 +63,9 @@ class BatchLines(NamedTuple):
     def between(self, head: bytes, separator: bytes, tail: bytes) -> tuple[Iterator[bytes], int]:
         """The parts of a body with these lines, and its size. The last line has no separator."""
         last = len(self.made) - 1
-        rows = (line() + (separator if number < last else b"") for number, line in enumerate(self.made))
+        rows = (
+            line() + (separator if number < last else b"") for number, line in enumerate(self.made)
+        )
         return chain([head], rows, [tail]), len(head) + self.size - 1 + len(tail)
 
 
@@ -100,7 +102,9 @@ class BatchApi(ABC):
 
     async def look(self, batch_id: str) -> BatchStatus:
         """The present status of a batch."""
-        return self.read_status(_answer(await self.http.get(f"{self.path}/{quote(batch_id)}", self.headers)))
+        return self.read_status(
+            _answer(await self.http.get(f"{self.path}/{quote(batch_id)}", self.headers))
+        )
 
     async def cancel(self, batch_id: str) -> None:
         """Cancels a batch at its provider. Calls that are done by then stay so."""
@@ -136,7 +140,9 @@ class BatchApi(ABC):
     async def _page(self, after: str) -> tuple[list[BatchStatus], bool]:
         """A page of the list of batches, and whether there are more."""
         said = _answer(await self.http.get(f"{self.path}?limit={_PAGE}{after}", self.headers))
-        found = [self.read_status(each) for each in said.get("data") or () if isinstance(each, dict)]
+        found = [
+            self.read_status(each) for each in said.get("data") or () if isinstance(each, dict)
+        ]
         return found, bool(said.get("has_more"))
 
     async def results(self, status: BatchStatus) -> AsyncIterator[tuple[str, Response]]:
@@ -185,13 +191,19 @@ class OpenAIBatches(BatchApi):
             "completion_window": "24h",
             "metadata": {METADATA: name},
         }
-        return self.read_status(_answer(await self.http.post(self.path, encode(asked), self.headers)))
+        return self.read_status(
+            _answer(await self.http.post(self.path, encode(asked), self.headers))
+        )
 
     def read_status(self, said: dict[str, Any]) -> BatchStatus:
         counts = _dict(said.get("request_counts"))
         state = str(said.get("status"))
         errors = _dict(said.get("errors")).get("data") or ()
-        reasons = [f"{each.get('code')}: {each.get('message')}" for each in errors if isinstance(each, dict)]
+        reasons = [
+            f"{each.get('code')}: {each.get('message')}"
+            for each in errors
+            if isinstance(each, dict)
+        ]
         files = [said.get(key) for key in ("output_file_id", "error_file_id")]
         return BatchStatus(
             id=str(said.get("id") or ""),
@@ -202,14 +214,19 @@ class OpenAIBatches(BatchApi):
             calls=_count(counts.get("total")),
             reason=clean("; ".join(reasons)),
             name=str(_dict(said.get("metadata")).get(METADATA) or ""),
-            results=tuple(f"/files/{quote(file)}/content" for file in files if isinstance(file, str) and file),
+            results=tuple(
+                f"/files/{quote(file)}/content" for file in files if isinstance(file, str) and file
+            ),
         )
 
     def read_result(self, line: bytes) -> tuple[str, Response]:
         result = decode(line, _OpenAIResult)
         if result.response:
-            return result.custom_id, Response(result.response.status_code, bytes(result.response.body))
-        return result.custom_id, Response(408, encode({"error": result.error}))  # expired, cancelled or timed out
+            return result.custom_id, Response(
+                result.response.status_code, bytes(result.response.body)
+            )
+        # expired, cancelled or timed out
+        return result.custom_id, Response(408, encode({"error": result.error}))
 
     def after(self, status: BatchStatus) -> str:
         return f"&after={quote(status.id)}"
@@ -260,15 +277,25 @@ class AnthropicBatches(BatchApi):
         if outcome.type == "succeeded":
             return result.custom_id, Response(200, bytes(outcome.message))
         error = _dict(outcome.error)
-        error = _dict(error.get("error")) or error or {"message": f"the call {outcome.type} in its batch"}
-        status = 408 if outcome.type in ("expired", "canceled") else STATUS_OF.get(str(error.get("type")), 500)
+        error = (
+            _dict(error.get("error"))
+            or error
+            or {"message": f"the call {outcome.type} in its batch"}
+        )
+        status = (
+            408
+            if outcome.type in ("expired", "canceled")
+            else STATUS_OF.get(str(error.get("type")), 500)
+        )
         return result.custom_id, Response(status, encode({"error": error}))
 
     def after(self, status: BatchStatus) -> str:
         return f"&after_id={quote(status.id)}"
 
 
-BATCH_APIS: Mapping[str, type[BatchApi]] = MappingProxyType({"chat": OpenAIBatches, "messages": AnthropicBatches})
+BATCH_APIS: Mapping[str, type[BatchApi]] = MappingProxyType(
+    {"chat": OpenAIBatches, "messages": AnthropicBatches}
+)
 """The batch API of servers that speak a wire format, by its name in `koderz.models.clients`."""
 
 

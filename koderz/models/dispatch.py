@@ -32,10 +32,12 @@ LOST = Response(0, b"")
 
 _TRIES = 6  # of sending a batch, and of asking about one
 _READS = 3  # of its results
-_SURE = 30.0  # seconds after which a batch that was being sent when a process died is in its provider's list
+# seconds after which a batch that was being sent when a process died is in its provider's list
+_SURE = 30.0
 _SLOWEST, _SLOWER = 300.0, 1.2  # seconds between two looks at most, and their growth
 _UNBILLED = ("expired", "cancelled")  # of OpenAI's: calls without a result were not made
-_DELIVERED = 200  # results at once: what their calls and verdicts hold is to be recorded before more come
+# results at once: what their calls and verdicts hold is to be recorded before more come
+_DELIVERED = 200
 _CANCELLATION = 10  # looks at a batch that was cancelled until it is left alone
 
 
@@ -53,7 +55,8 @@ class SentBatch:
         self.is_over = False
         self._futures: dict[str, asyncio.Future[Response | None]] = {}
         self._answers: dict[str, Response | None] = {}  # that nobody waited for
-        self._rest: Response | Exception | None = None  # once it is over, what the calls get that have no result
+        # once it is over, what the calls get that have no result
+        self._rest: Response | Exception | None = None
 
     def expect(
         self, custom_id: str, future: asyncio.Future[Response | None] | None = None
@@ -103,7 +106,9 @@ class Dispatcher:
         self.buys = buys
         self._options, self._run, self._record, self._say = options, run, record, say
 
-    async def carry(self, batch: SentBatch, api: BatchApi, path: str = "", lines: BatchLines | None = None) -> None:
+    async def carry(
+        self, batch: SentBatch, api: BatchApi, path: str = "", lines: BatchLines | None = None
+    ) -> None:
         """Sends a batch of lines, or takes one of an earlier session up, and answers its calls by its results."""
         try:
             if lines:
@@ -114,7 +119,8 @@ class Dispatcher:
             else:
                 status = await self._found(batch, api)
                 if status is None:
-                    await asyncio.sleep(min(self._options.poll, _SURE))  # it may be on its way to the list
+                    # it may be on its way to the list
+                    await asyncio.sleep(min(self._options.poll, _SURE))
                     status = await self._found(batch, api)
             if status is None:
                 await self._note(batch, "lost")
@@ -131,17 +137,25 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 which is that of every call in it
             batch.finish(error)
 
-    async def _dispatched(self, batch: SentBatch, api: BatchApi, path: str, lines: BatchLines) -> BatchStatus:
+    async def _dispatched(
+        self, batch: SentBatch, api: BatchApi, path: str, lines: BatchLines
+    ) -> BatchStatus:
         """The status of a batch that has arrived at its provider."""
         about = batch.about
         seen = await self._patiently(api.latest)
         newest = seen[0].id if seen else ""
-        written = "".join(f"{name} {digest} {dollars:.9g}\n" for name, digest, dollars in batch.lines.values())
+        written = "".join(
+            f"{name} {digest} {dollars:.9g}\n" for name, digest, dollars in batch.lines.values()
+        )
         await self._record(replace(about, newest=newest, lines=written))
         batch.about = replace(about, newest=newest)
         # A copy of the run's folder may have sent the very same calls from another machine.
         for status in seen:
-            if status.name == about.name and status.state != "failed" and status.id not in self.freed:
+            if (
+                status.name == about.name
+                and status.state != "failed"
+                and status.id not in self.freed
+            ):
                 return status
         problem: Exception | None = None
         for attempt in range(_TRIES):
@@ -195,12 +209,16 @@ class Dispatcher:
 
     # Results
 
-    async def _ended(self, api: BatchApi, status: BatchStatus, batch: SentBatch | None = None) -> BatchStatus:
+    async def _ended(
+        self, api: BatchApi, status: BatchStatus, batch: SentBatch | None = None
+    ) -> BatchStatus:
         """The last status of a batch. Raises _LateError if it isn't over in time."""
         seconds, waited = self._options.poll, 0.0
         while not status.is_over:
             if waited >= self._options.batch_wait:
-                raise _LateError(f"the batch {status.id} hasn't ended within --batch-wait", cause="unreachable")
+                raise _LateError(
+                    f"the batch {status.id} hasn't ended within --batch-wait", cause="unreachable"
+                )
             seconds = min(seconds, self._options.batch_wait - waited)
             await asyncio.sleep(seconds)
             waited += seconds
@@ -212,10 +230,16 @@ class Dispatcher:
             is_same, status = latest == status, latest
             if batch:
                 await self._noted(batch, status)
-            seconds = min(seconds * _SLOWER, max(_SLOWEST, self._options.poll)) if is_same else self._options.poll
+            seconds = (
+                min(seconds * _SLOWER, max(_SLOWEST, self._options.poll))
+                if is_same
+                else self._options.poll
+            )
         return status
 
-    async def _called_off(self, batch: SentBatch, api: BatchApi, status: BatchStatus) -> BatchStatus:
+    async def _called_off(
+        self, batch: SentBatch, api: BatchApi, status: BatchStatus
+    ) -> BatchStatus:
         """The status of a batch that took too long: it is cancelled where its calls are to be asked live."""
         if self._options.batch_fallback == "fault":
             raise Fault(
@@ -231,7 +255,9 @@ class Dispatcher:
             if status.is_over:
                 return status
             await asyncio.sleep(self._options.poll)
-        self._say(f"the batch {status.id} doesn't end although it was cancelled: its calls may be paid twice")
+        self._say(
+            f"the batch {status.id} doesn't end although it was cancelled: its calls may be paid twice"
+        )
         return status
 
     async def _collect(self, batch: SentBatch, api: BatchApi, status: BatchStatus) -> None:
@@ -240,7 +266,10 @@ class Dispatcher:
             batch.finish(_refusal(batch.about, status.reason))
             return
         left = {*batch.lines}
-        problem, is_gone = "", not status.results and status.state not in _UNBILLED and not batch.is_late
+        problem, is_gone = (
+            "",
+            not status.results and status.state not in _UNBILLED and not batch.is_late,
+        )
         for attempt in range(0 if is_gone else _READS):
             await asyncio.sleep(min(self._options.poll, 5.0) * attempt)
             try:
@@ -249,7 +278,8 @@ class Dispatcher:
                         left.discard(custom_id)
                         batch.deliver(custom_id, response)
                         if len(left) % _DELIVERED == 0:
-                            await self._record()  # which is over once what was recorded meanwhile is durable
+                            # which is over once what was recorded meanwhile is durable
+                            await self._record()
             except Gone:
                 is_gone = True
                 break
@@ -263,7 +293,9 @@ class Dispatcher:
             problem = " any more; retrying sends its calls again"
         if not left or status.state in _UNBILLED or batch.is_late:
             unanswered = (
-                None if batch.is_late else Response(408, encode({"error": {"message": "not made in its batch"}}))
+                None
+                if batch.is_late
+                else Response(408, encode({"error": {"message": "not made in its batch"}}))
             )
             batch.finish(unanswered)
             return
@@ -273,9 +305,19 @@ class Dispatcher:
     async def _noted(self, batch: SentBatch, status: BatchStatus) -> None:
         """Records what has changed."""
         about = batch.about
-        if (about.id, about.state, about.done, about.failed) != (status.id, status.state, status.done, status.failed):
+        if (about.id, about.state, about.done, about.failed) != (
+            status.id,
+            status.state,
+            status.done,
+            status.failed,
+        ):
             await self._note(
-                batch, status.state, id=status.id, done=status.done, failed=status.failed, reason=status.reason
+                batch,
+                status.state,
+                id=status.id,
+                done=status.done,
+                failed=status.failed,
+                reason=status.reason,
             )
 
     async def _note(self, batch: SentBatch, state: str, **fields: Any) -> None:
@@ -289,7 +331,9 @@ class Dispatcher:
                 return await ask()
             except Retryable as error:
                 problem = error
-                await asyncio.sleep(error.retry_after or self._options.poll * min(1.0, attempt / 2 + 0.1))
+                await asyncio.sleep(
+                    error.retry_after or self._options.poll * min(1.0, attempt / 2 + 0.1)
+                )
             except Refused as error:
                 raise Fault(str(error), cause="rejected") from None
         raise Fault(f"{problem}", cause="unreachable")
@@ -305,4 +349,6 @@ def _settle(future: asyncio.Future[Response | None], answer: Response | Exceptio
 
 
 def _refusal(about: Batch, reason: str) -> RunStopped:
-    return RunStopped(f"{about.model}: a batch was refused: {reason or 'nobody says why'}; nothing of it was paid for")
+    return RunStopped(
+        f"{about.model}: a batch was refused: {reason or 'nobody says why'}; nothing of it was paid for"
+    )

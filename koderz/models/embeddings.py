@@ -39,11 +39,15 @@ class Served:
         url, _, self._model = address.partition("#")
         parts = urlsplit(url)
         try:
-            is_address = bool(parts.hostname) and parts.port != 0 and not (parts.username or parts.password)
+            is_address = (
+                bool(parts.hostname) and parts.port != 0 and not (parts.username or parts.password)
+            )
         except ValueError:
             is_address = False
         if not is_address or parts.query or not self._model:
-            raise KoderzError("embeddings: write the address as http://HOST:PORT/v1#MODEL, without a name and password")
+            raise KoderzError(
+                "embeddings: write the address as http://HOST:PORT/v1#MODEL, without a name and password"
+            )
         path = parts.path.rstrip("/").removesuffix("/embeddings") or "/v1"
         self._base = f"{parts.scheme}://{parts.netloc}{path}"
         self._server = parts.netloc
@@ -75,7 +79,11 @@ class Served:
             await http.aclose()
 
     async def _answered(self, http: Http, texts: Sequence[str]) -> list[list[float]]:
-        body: dict[str, Any] = {"model": self._model, "input": list(texts), "encoding_format": "float"}
+        body: dict[str, Any] = {
+            "model": self._model,
+            "input": list(texts),
+            "encoding_format": "float",
+        }
         answer = await http.post("/embeddings", msgspec.json.encode(body), {})
         if answer.status != 200:
             raise NoVectors(f"HTTP {answer.status}")
@@ -83,4 +91,7 @@ class Served:
         places = [at if each.index is None else each.index for at, each in enumerate(found)]
         if sorted(places) != [*range(len(texts))]:
             raise NoVectors(f"{len(found)} vectors for {len(texts)} texts")
-        return [each.embedding for _, each in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])]
+        return [
+            each.embedding
+            for _, each in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])
+        ]

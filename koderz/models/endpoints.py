@@ -44,9 +44,12 @@ class Endpoint:
     concurrency: int = 8  # requests in flight at most
     num_ctx: int | None = None  # Ollama: tokens of context
     keep_alive: str | int | None = None  # Ollama: how long the model stays loaded, "10m" or seconds
-    timeout_is: str = "fault"  # "failure": a reply that doesn't end by then is the model's, and isn't asked for again
-    wire: str = "auto"  # OpenAI's formats: "chat", "responses", or "auto": by what is asked, and where
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with each request; values are secrets
+    # "failure": a reply that doesn't end by then is the model's, and isn't asked for again
+    timeout_is: str = "fault"
+    # OpenAI's formats: "chat", "responses", or "auto": by what is asked, and where
+    wire: str = "auto"
+    # sent with each request; values are secrets
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     api_version: str = ""  # Azure: of a deployment's API
     notices: tuple[str, ...] = ()  # what the user should hear once
     rates: Rates = NO_RATES  # the user's own limits
@@ -73,10 +76,14 @@ def is_loopback(base_url: str) -> bool:
 def base_url_of(text: str) -> str:
     """A base URL in its one form, without a slash at its end. Raises KoderzError where it is none."""
     if "@" in text:  # said before anything that would show the text
-        raise KoderzError("a base URL must not hold a user name or password; put the key into a variable")
+        raise KoderzError(
+            "a base URL must not hold a user name or password; put the key into a variable"
+        )
     parts = _parts(text.strip(), text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise KoderzError(f"not a base URL: {shown(text)!r}; it looks like http://127.0.0.1:8000/v1")
+        raise KoderzError(
+            f"not a base URL: {shown(text)!r}; it looks like http://127.0.0.1:8000/v1"
+        )
     if parts.query or parts.fragment:
         raise KoderzError(f"a base URL has no '?' or '#' in it: {shown(text)!r}")
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
@@ -97,7 +104,9 @@ def ollama_url(host: str) -> str:
     parts = _parts(url, host)
     name = _EVERYWHERE.get(parts.hostname or "", parts.hostname)
     port = f":{parts.port}" if parts.port else default
-    return base_url_of(f"{parts.scheme}://{f'[{name}]' if ':' in str(name) else name}{port}{parts.path}")
+    return base_url_of(
+        f"{parts.scheme}://{f'[{name}]' if ':' in str(name) else name}{port}{parts.path}"
+    )
 
 
 def shown(address: str) -> str:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 LONGEST_WAIT = 300.0  # seconds; what a server asks for beyond is not waited for at once
-_IN_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")  # OpenAI's and Azure's, finer than `Retry-After`
+# OpenAI's and Azure's, finer than `Retry-After`
+_IN_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 # Google's `RetryInfo`; the quotes are escaped where a gateway passes its provider's error on as a text.
 _DELAY = re.compile(r'retry_?Delay\\*"\s*:\s*\\*"(\d+(?:\.\d+)?)s\\*"', re.IGNORECASE)
 # A field in seconds, and what Google's clients make of `RetryInfo` in words.
@@ -72,7 +73,9 @@ def wait_in_body(body: bytes) -> float | None:
     """Seconds to wait by an error's body, the longest of those that it names; None if it names none."""
     text = body[:65536].decode("utf-8", "replace")
     fields = [float(seconds or others) for seconds, others in _FIELD.findall(text)]
-    return longest((*map(float, _DELAY.findall(text)), *fields, *map(_seconds, _ASKED.findall(text))))
+    return longest(
+        (*map(float, _DELAY.findall(text)), *fields, *map(_seconds, _ASKED.findall(text)))
+    )
 
 
 def longest(waits: Iterable[float | None]) -> float | None:
@@ -114,11 +117,14 @@ _HOPELESS = re.compile(
     r"insufficient_quota|credit balance is too low|not a valid model|model_not_found|api key not valid"
     r"|requires more system memory|does not support chat"
     r"|api_key_invalid|invalid_?api_?key|(incorrect|invalid) api key|api key (not found|expired|is invalid)"
-    r"|insufficient[ _]balance|insufficient[ _]credits|余额不足"  # the balance doesn't suffice, in Chinese
+    # the balance doesn't suffice, in Chinese
+    r"|insufficient[ _]balance|insufficient[ _]credits|余额不足"
     r"|exceeded_current_quota_error|billing_hard_limit_reached|\barrearage\b",
     re.IGNORECASE,
 )
-_OF_CODES = {kind: re.compile(rf"\b({'|'.join(codes)})\b", re.IGNORECASE) for kind, codes in CODES.items()}
+_OF_CODES = {
+    kind: re.compile(rf"\b({'|'.join(codes)})\b", re.IGNORECASE) for kind, codes in CODES.items()
+}
 # How filters say in words that they refuse a prompt: Azure, OpenAI, OpenRouter, Anthropic, DeepSeek, xAI, Zhipu. They
 # speak of the prompt or of content, since a 403 may as well be about an account.
 _FILTERED = re.compile(
@@ -145,15 +151,20 @@ _PROMPT_TOKENS = re.compile(
     re.IGNORECASE,
 )
 _CONTEXT_TOKENS = re.compile(
-    r"(?:context|prompt) (?:length|window|size|limit)(?: of| is|:)? (?:\d+ \+ \d+ > )?(\d+)|<= (\d+)", re.IGNORECASE
+    r"(?:context|prompt) (?:length|window|size|limit)(?: of| is|:)? (?:\d+ \+ \d+ > )?(\d+)|<= (\d+)",
+    re.IGNORECASE,
 )
 _MOST_TOKENS = re.compile(r"\bmax_(completion_|new_|output_)?tokens", re.IGNORECASE)
 _NO_PATH = re.compile(r"\bunexpected endpoint\b", re.IGNORECASE)  # LM Studio's, with status 200
 # A model that its server loads again: LM Studio's, with status 400.
-_CRASHED = re.compile(r"\bmodel (has )?crashed|\bmodel (was |has been )?(unloaded|reloaded)", re.IGNORECASE)
+_CRASHED = re.compile(
+    r"\bmodel (has )?crashed|\bmodel (was |has been )?(unloaded|reloaded)", re.IGNORECASE
+)
 # A quota of a day, as Google names it. Beside it stands a wait of seconds that doesn't help.
 _DAILY_QUOTA = re.compile(r'quotaId\\*"\s*:\s*\\*"\w*PerDay', re.IGNORECASE)
-_DAILY_WORDS = re.compile(r"\bper[ -]day\b|ByDay\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE)
+_DAILY_WORDS = re.compile(
+    r"\bper[ -]day\b|ByDay\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE
+)
 
 
 class Retryable(Exception):
@@ -208,8 +219,10 @@ class Response(NamedTuple):
     body: bytes
     retry_after: float | None = None  # seconds
     location: str = ""  # cleaned
-    headers: Mapping[str, str] = MappingProxyType({})  # names in lower case; as the server sent them
-    sent: bytes = b""  # the body of an error with its secrets, to be classified and never shown; empty: `body`
+    # names in lower case; as the server sent them
+    headers: Mapping[str, str] = MappingProxyType({})
+    # the body of an error with its secrets, to be classified and never shown; empty: `body`
+    sent: bytes = b""
 
 
 def problem_of(response: Response) -> Exception:
@@ -219,10 +232,16 @@ def problem_of(response: Response) -> Exception:
     # A key such as `x` or `token` is hidden within words, too, which then say nothing any more.
     words, parameter, codes = _error_fields(response.sent or response.body)
     if 300 <= response.status < 400:
-        return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
-    if _OF_CODES["refusal"].search(codes) or (response.status in _MODERATED and _FILTERED.search(words)):
+        return FatalFault(
+            f"{response.status}: redirected to {response.location}; give that address itself"
+        )
+    if _OF_CODES["refusal"].search(codes) or (
+        response.status in _MODERATED and _FILTERED.search(words)
+    ):
         return Filtered(message)
-    is_limit = _OF_CODES["context"].search(codes) or (response.status in _LIMITED and _TOO_LONG.search(words))
+    is_limit = _OF_CODES["context"].search(codes) or (
+        response.status in _LIMITED and _TOO_LONG.search(words)
+    )
     if is_limit and not _fits(words):
         return TooLong(message)
     if _NO_PATH.search(words):
@@ -239,7 +258,11 @@ def problem_of(response: Response) -> Exception:
             return FatalFault(message)
         throttled = response.status in _THROTTLED or response.retry_after is not None
         return Retryable(message, retry_after=wait, throttled=throttled)
-    return Refused(message, parameter) if response.status in _AS_SENT else Fault(message, cause="rejected")
+    return (
+        Refused(message, parameter)
+        if response.status in _AS_SENT
+        else Fault(message, cause="rejected")
+    )
 
 
 def without(text: str, *secrets: str) -> str:

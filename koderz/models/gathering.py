@@ -45,7 +45,9 @@ class CallInBatch:
         self.is_live = False  # whether it has to be asked live after all
         self._gatherer = gatherer
 
-    async def answer(self, api: BatchApi, model: ModelName, path: str, request: Mapping[str, Any]) -> Response | None:
+    async def answer(
+        self, api: BatchApi, model: ModelName, path: str, request: Mapping[str, Any]
+    ) -> Response | None:
         """The response to a request in a batch; None if it has to be asked live. Raises Fault."""
         response = await self._gatherer.answer(self, _Group(api, model, path), request)
         self.is_live = response is None
@@ -118,18 +120,24 @@ class Gatherer:
             if about.state in FREED:
                 self._dispatcher.freed.add(about.id)
                 continue
-            lines = {each.custom_id: each for each in lines_of(about) if each.custom_id not in answered}
+            lines = {
+                each.custom_id: each for each in lines_of(about) if each.custom_id not in answered
+            }
             self._keep(SentBatch(replace(about, lines=""), lines))
             # Of a batch that is over, only replies are paid for, and these are on record but for the last ones.
             if about.state not in ENDED or about.done > about.count - len(lines):
-                self._owed |= {name.rpartition("-")[0]: line.dollars for name, line in lines.items()}
+                self._owed |= {
+                    name.rpartition("-")[0]: line.dollars for name, line in lines.items()
+                }
         self.owed = sum(self._owed.values())  # US dollars that calls under way are likely to cost
 
     async def __aenter__(self) -> Self:
         self._start(self._gather())
         for batch in [] if self._dispatcher.buys else self._dispatcher.batches:
             if batch.about.state not in ENDED and batch.about.model in self._apis:
-                batch.following = self._start(self._dispatcher.carry(batch, self._apis[batch.about.model]))
+                batch.following = self._start(
+                    self._dispatcher.carry(batch, self._apis[batch.about.model])
+                )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -140,10 +148,17 @@ class Gatherer:
     @property
     def waits(self) -> str:
         """A text for the screen on the batches that are waited for; empty without any."""
-        open_ = [batch.about for batch in self._dispatcher.batches if not batch.is_over and batch.following]
+        open_ = [
+            batch.about
+            for batch in self._dispatcher.batches
+            if not batch.is_over and batch.following
+        ]
         if not open_:
             return ""
-        calls, done = sum(each.count for each in open_), sum(each.done + each.failed for each in open_)
+        calls, done = (
+            sum(each.count for each in open_),
+            sum(each.done + each.failed for each in open_),
+        )
         count = len(open_)
         batches = f"{count} batch{'es' * (count != 1)}"
         return f"waits for {batches} of {calls:,} calls" + (f", {done:,} done" if done else "")
@@ -211,7 +226,9 @@ class Gatherer:
                 self._busy += not work.waiting
             self._touch()
 
-    async def answer(self, call: CallInBatch, group: _Group, request: Mapping[str, Any]) -> Response | None:
+    async def answer(
+        self, call: CallInBatch, group: _Group, request: Mapping[str, Any]
+    ) -> Response | None:
         """See `CallInBatch.answer`. What was answered to a call of an earlier session is answered again.
 
         Of its errors only a refusal of the very same request is; after any other the next try is made, which costs
@@ -227,7 +244,9 @@ class Gatherer:
             if old is None:
                 if not self._dispatcher.buys:
                     await self._cancelled()
-                response = await self._queued(group, LineOfBatch(custom_id, digest, call.dollars), request)
+                response = await self._queued(
+                    group, LineOfBatch(custom_id, digest, call.dollars), request
+                )
             else:
                 old.following = old.following or self._start(self._dispatcher.carry(old, group.api))
                 response = await old.expect(custom_id)
@@ -239,7 +258,10 @@ class Gatherer:
             elif (
                 old is None
                 or response.status == 200
-                or (not self._asks_again and (response.status in (400, 422) and old.lines[custom_id].digest == digest))
+                or (
+                    not self._asks_again
+                    and (response.status in (400, 422) and old.lines[custom_id].digest == digest)
+                )
             ):
                 call.source = {"id": batch.about.id, "custom_id": custom_id}
                 return response
@@ -248,13 +270,22 @@ class Gatherer:
 
     async def _cancelled(self) -> NoReturn:
         await asyncio.sleep(_QUIET)
-        await asyncio.gather(*(batch.following for batch in self._dispatcher.batches if batch.following))
-        raise RunStopped("cancelled: what its batches had done is on record, and nothing more was sent")
+        await asyncio.gather(
+            *(batch.following for batch in self._dispatcher.batches if batch.following)
+        )
+        raise RunStopped(
+            "cancelled: what its batches had done is on record, and nothing more was sent"
+        )
 
-    def _queued(self, group: _Group, about: LineOfBatch, request: Mapping[str, Any]) -> asyncio.Future[Response | None]:
+    def _queued(
+        self, group: _Group, about: LineOfBatch, request: Mapping[str, Any]
+    ) -> asyncio.Future[Response | None]:
         line = _line(group, about.custom_id, request)
         draft = self._drafts.get(group)
-        if draft and (len(draft.made) >= group.api.most_lines or draft.size + len(line) >= group.api.most_bytes):
+        if draft and (
+            len(draft.made) >= group.api.most_lines
+            or draft.size + len(line) >= group.api.most_bytes
+        ):
             self._send(group)
         draft = self._drafts.setdefault(group, _Draft())
         future: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()

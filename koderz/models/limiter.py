@@ -54,18 +54,24 @@ def accounts_folder(environ: Mapping[str, str]) -> Path:
 
 def account_name(provider: str, address: str, api_key: str) -> str:
     """The file name of an account: a digest, by which nobody finds the key."""
-    return hashlib.blake2b("\0".join((provider, address, api_key)).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        "\0".join((provider, address, api_key)).encode(), digest_size=16
+    ).hexdigest()
 
 
 class RateAccount:
     """Books calls in the buckets of one provider and key, in a shared file or, without one, alone."""
 
     def __init__(
-        self, rates: Rates = NO_RATES, path: Path | None = None, say: Callable[[str], None] = lambda _: None
+        self,
+        rates: Rates = NO_RATES,
+        path: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._rates, self._path, self._say = rates, path, say
         self._levels = Levels()  # as last seen; the truth where nothing is shared
-        self._known = {""}  # models of which an answer came; calls of no model are limited by nothing
+        # models of which an answer came; calls of no model are limited by nothing
+        self._known = {""}
 
     def knows(self, model: str) -> bool:
         """Whether an answer of the model came, with limits or without."""
@@ -123,7 +129,9 @@ class RateAccount:
                 while len(body) > _MOST_BYTES - _HEAD and changed.models:
                     del changed.models[next(iter(changed.models))]
                     body = _ENCODER.encode(changed)
-                data = len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+                data = (
+                    len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+                )
                 os.pwrite(self._file, data, 0)
             fcntl.flock(self._file, fcntl.LOCK_UN)
         except OSError as error:
@@ -177,7 +185,8 @@ _LONGEST_BACKOFF = 60.0  # seconds
 _CUT = 0.7  # of the requests in flight, at a refusal
 _REGAINED = 1 / 16  # of the ceiling, for each limit's worth of successes
 _FIRST = 8  # requests in flight until an answer says what the limits are
-_LONGEST_WAIT = 60.0  # seconds that limits of headers hold a call; then it goes, and the server tells anew
+# seconds that limits of headers hold a call; then it goes, and the server tells anew
+_LONGEST_WAIT = 60.0
 _NOTHING: Amounts = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -235,7 +244,9 @@ class Limiter:
                 booking.used = _NOTHING if booking.limits else (1.0, 0.0, 0.0, 0.0)
             raise
         else:
-            self._limit = min(self._ceiling, self._limit + max(1.0, self._ceiling * _REGAINED) / self._limit)
+            self._limit = min(
+                self._ceiling, self._limit + max(1.0, self._ceiling * _REGAINED) / self._limit
+            )
         finally:
             self._in_flight -= 1
             self._of_model[model] -= 1
@@ -245,7 +256,9 @@ class Limiter:
 
     def throttle(self, provider: str) -> Throttle:
         """The state of the limiter."""
-        pause, wait = (max(0.0, until - self._now()) for until in (self._paused_until, self._full_until))
+        pause, wait = (
+            max(0.0, until - self._now()) for until in (self._paused_until, self._full_until)
+        )
         return Throttle(provider, int(self._limit), self._ceiling, self._in_flight, pause, wait)
 
     def close(self) -> None:
@@ -262,8 +275,12 @@ class Limiter:
                 elif self._is_full(booking.model):
                     self._room.clear()
                     await self._room.wait()
-                elif booking.model and (wait := self._account.book(booking, self._now(), held=waited < _LONGEST_WAIT)):
-                    wait = min(wait, _LONGEST_WAIT - waited if waited < _LONGEST_WAIT else _LONGEST_WAIT)
+                elif booking.model and (
+                    wait := self._account.book(booking, self._now(), held=waited < _LONGEST_WAIT)
+                ):
+                    wait = min(
+                        wait, _LONGEST_WAIT - waited if waited < _LONGEST_WAIT else _LONGEST_WAIT
+                    )
                     self._full_until = self._now() + wait
                     await self.sleep(wait)
                     waited += wait

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
 _OF_OLLAMA = frozenset({"images", "thinking", "tool_name", "tool_call_id"})
 _OF_ANTHROPIC = frozenset(
-    {"text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "redacted_thinking"}
+    {
+        "text",
+        "image",
+        "document",
+        "search_result",
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+    }
 )
 
 
@@ -38,13 +47,18 @@ def parted(messages: Sequence[Message]) -> tuple[Offer, list[Message]]:
     if not offers:
         return Offer([]), [*messages]
     tools = [tool for message in offers for tool in message["content"] or ()]
-    return Offer(tools, offers[-1].get("choice")), [message for message in messages if message["role"] != "tools"]
+    return Offer(tools, offers[-1].get("choice")), [
+        message for message in messages if message["role"] != "tools"
+    ]
 
 
 def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages for `/api/chat`: images apart from the text, arguments of tools as objects."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    tools = {call.get("id"): function["name"] for call, function in zip(calls, map(_function, calls), strict=True)}
+    tools = {
+        call.get("id"): function["name"]
+        for call, function in zip(calls, map(_function, calls), strict=True)
+    }
     return [_ollama_message(message, tools) for message in messages]
 
 
@@ -91,13 +105,21 @@ def responses_input(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def _responses_items(message: Message) -> Iterator[dict[str, Any]]:
     role, content = message["role"], message["content"]
     known = {"role", "content", "items", "reasoning_content", "tool_calls", "name"}
-    if unknown := [name for name in message if name not in (known | {"tool_call_id"} if role == "tool" else known)]:
+    if unknown := [
+        name
+        for name in message
+        if name not in (known | {"tool_call_id"} if role == "tool" else known)
+    ]:
         raise _no_place("OpenAI's responses", message, f"the field {unknown[0]!r}")
     if "items" in message:
         yield from message["items"]
     elif role == "tool":
         told = content if isinstance(content, str) else text_of({"content": content})
-        yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": told}
+        yield {
+            "type": "function_call_output",
+            "call_id": message.get("tool_call_id"),
+            "output": told,
+        }
     else:
         if content:
             yield {"role": role, "content": _responses_content(message, content)}
@@ -108,7 +130,9 @@ def _responses_items(message: Message) -> Iterator[dict[str, Any]]:
                 "type": "function_call",
                 "call_id": call.get("id"),
                 "name": function["name"],
-                "arguments": arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(),
+                "arguments": arguments
+                if isinstance(arguments, str)
+                else orjson.dumps(arguments).decode(),
             }
 
 
@@ -120,16 +144,23 @@ def _responses_content(message: Message, content: str | list[Any]) -> str | list
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text":
             told.append(
-                {"type": "output_text" if message["role"] == "assistant" else "input_text", "text": part["text"]}
+                {
+                    "type": "output_text" if message["role"] == "assistant" else "input_text",
+                    "text": part["text"],
+                }
             )
         elif kind == "image_url":
             told.append({"type": "input_image", "detail": "auto", "image_url": _image_url(part)})
         else:
-            raise _no_place("OpenAI's responses", message, f"this part of its content: {part!r:.80}")
+            raise _no_place(
+                "OpenAI's responses", message, f"this part of its content: {part!r:.80}"
+            )
     return told
 
 
-def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
+def anthropic_messages(
+    messages: Sequence[Message],
+) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
     """The system prompt, and the turns of user and assistant; consecutive messages of one role are joined.
 
     An empty turn, such as a reply without text, is left out, since the server refuses it.
@@ -161,7 +192,9 @@ def _anthropic_content(message: Message) -> str | list[dict[str, Any]]:
         raise _no_place("Anthropic's messages", message, f"the field {unknown[0]!r}")
     told = content if isinstance(content, str) else list(_blocks(message, content or ()))
     if message["role"] == "tool":
-        return [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": told}]
+        return [
+            {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": told}
+        ]
     if not calls:
         return told
     return [*_as_blocks(told), *map(_tool_use, calls)]
@@ -177,15 +210,24 @@ def _blocks(message: Message, parts: Sequence[Any]) -> Iterator[dict[str, Any]]:
             else:
                 source = {"type": "url", "url": url}
             yield {"type": "image", "source": source}
-        elif kind not in _OF_ANTHROPIC or (kind == "text" and not isinstance(part.get("text"), str)):
-            raise _no_place("Anthropic's messages", message, f"this part of its content: {part!r:.80}")
+        elif kind not in _OF_ANTHROPIC or (
+            kind == "text" and not isinstance(part.get("text"), str)
+        ):
+            raise _no_place(
+                "Anthropic's messages", message, f"this part of its content: {part!r:.80}"
+            )
         elif kind != "text" or part["text"].strip():
             yield part
 
 
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     function = _function(call)
-    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": _arguments(function)}
+    return {
+        "type": "tool_use",
+        "id": call.get("id"),
+        "name": function["name"],
+        "input": _arguments(function),
+    }
 
 
 def _joined(contents: Sequence[str | list[dict[str, Any]]]) -> str | list[dict[str, Any]]:
@@ -209,7 +251,10 @@ def _image_url(part: Mapping[str, Any]) -> str:
 def _function(call: Any) -> Mapping[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or "name" not in function:
-        raise Fault(f"ask: a tool call has to be a function with a name, not {call!r:.80}", cause="user_code")
+        raise Fault(
+            f"ask: a tool call has to be a function with a name, not {call!r:.80}",
+            cause="user_code",
+        )
     return function
 
 
@@ -222,7 +267,8 @@ def _arguments(function: Mapping[str, Any]) -> Any:
         return orjson.loads(arguments)
     except orjson.JSONDecodeError:
         raise Fault(
-            f"ask: the arguments of the tool call {function['name']} are no JSON: {arguments:.80}", cause="user_code"
+            f"ask: the arguments of the tool call {function['name']} are no JSON: {arguments:.80}",
+            cause="user_code",
         ) from None
 
 

@@ -46,7 +46,10 @@ class ModelName(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        bare = self.provider in ("ollama", "simulated") and _split(self.name) == (self.provider, self.name)
+        bare = self.provider in ("ollama", "simulated") and _split(self.name) == (
+            self.provider,
+            self.name,
+        )
         if bare and (self.provider == "simulated" or not _meant(self.name)):
             return self.name
         return f"{self.provider}/{self.name}"
@@ -55,14 +58,22 @@ class ModelName(NamedTuple):
 def parse_model_name(text: str) -> ModelName:
     """The model that a user means by `text`. Raises KoderzError where it can't be a name, or is nearly another's."""
     text = text.strip()
-    if not text or len(text) > _LONGEST or any(unicodedata.category(char)[0] == "C" for char in text):
+    if (
+        not text
+        or len(text) > _LONGEST
+        or any(unicodedata.category(char)[0] == "C" for char in text)
+    ):
         shown = ascii(text[:40])
-        raise KoderzError(f"not a model's name: {shown}; try qwen2.5-coder:32b or openai/gpt-6-luna")
+        raise KoderzError(
+            f"not a model's name: {shown}; try qwen2.5-coder:32b or openai/gpt-6-luna"
+        )
     provider, name = _split(text)
     if not name:
         raise KoderzError(f"no model named after {text!r}; try {text}NAME")
     if provider == "ollama" and name == text and (meant := _meant(text)):
-        raise KoderzError(f"unknown model {text!r}; did you mean {meant}? An Ollama's of that name is ollama/{text}")
+        raise KoderzError(
+            f"unknown model {text!r}; did you mean {meant}? An Ollama's of that name is ollama/{text}"
+        )
     return ModelName(provider, name)
 
 

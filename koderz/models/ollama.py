@@ -114,12 +114,16 @@ class OllamaWire(Wire):
         """Without a budget, which has no place, and an effort that the model doesn't know."""
         left = ["reasoning_tokens"] if sampling.reasoning_tokens is not None else []
         effort = sampling.reasoning_effort
-        if effort is not None and (False if effort == "none" else effort) not in (self._efforts or ()):
+        if effort is not None and (False if effort == "none" else effort) not in (
+            self._efforts or ()
+        ):
             left.append("reasoning_effort")
             effort = None
         return replace(sampling, reasoning_effort=effort, reasoning_tokens=None), tuple(left)
 
-    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    def request(
+        self, model: str, messages: Sequence[Message], sampling: Sampling
+    ) -> dict[str, Any]:
         asked = {
             "num_ctx": self._num_ctx,
             "seed": sampling.seed,
@@ -136,8 +140,16 @@ class OllamaWire(Wire):
         if sampling.response_format:
             kept["format"] = sampling.response_format
         if sampling.reasoning_effort is not None:
-            kept["think"] = False if sampling.reasoning_effort == "none" else sampling.reasoning_effort
-        return {"model": model, "messages": ollama_messages(conversation), "stream": False, "options": options, **kept}
+            kept["think"] = (
+                False if sampling.reasoning_effort == "none" else sampling.reasoning_effort
+            )
+        return {
+            "model": model,
+            "messages": ollama_messages(conversation),
+            "stream": False,
+            "options": options,
+            **kept,
+        }
 
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
@@ -146,7 +158,10 @@ class OllamaWire(Wire):
             raise no_answer("its message has no content")
         if reply.done is False:
             raise no_answer("it isn't done")
-        text, reason = message.content or "", words(reply.done_reason) or ("stop" if reply.done else None)
+        text, reason = (
+            message.content or "",
+            words(reply.done_reason) or ("stop" if reply.done else None),
+        )
         calls = called(message.tool_calls or (), text)
         return WireReply(
             text=text,
@@ -165,7 +180,9 @@ class OllamaWire(Wire):
         installed = {_full(tagged.name): tagged for tagged in tags.models or ()}
         found = installed.get(_full(model))
         if found is None:
-            others = instead_of(model, [tagged.name.removesuffix(":latest") for tagged in installed.values()])
+            others = instead_of(
+                model, [tagged.name.removesuffix(":latest") for tagged in installed.values()]
+            )
             raise Unreachable(
                 f"the Ollama at {http.address} has no model {model}; {others}; get it by: ollama pull {model}"
             )
@@ -183,7 +200,9 @@ class OllamaWire(Wire):
     async def _chats(self, http: Http, name: str) -> bool:
         """Whether a model can chat; true if its Ollama is too old to say."""
         try:
-            shown = decode((await http.post("/api/show", encode({"model": name}), self.headers)).body, _Shown)
+            shown = decode(
+                (await http.post("/api/show", encode({"model": name}), self.headers)).body, _Shown
+            )
         except (Retryable, Fault):
             return True
         return shown.capabilities is None or "completion" in shown.capabilities

@@ -79,7 +79,11 @@ class _Models(msgspec.Struct):
 def _blocked(found: Any) -> bool:
     """Whether what a filter found in a prompt kept it back, as Google and Azure have it."""
     if isinstance(found, dict):
-        return bool(found.get("blockReason")) or found.get("filtered") is True or any(map(_blocked, found.values()))
+        return (
+            bool(found.get("blockReason"))
+            or found.get("filtered") is True
+            or any(map(_blocked, found.values()))
+        )
     return isinstance(found, list) and any(map(_blocked, found))
 
 
@@ -94,7 +98,9 @@ class OpenAIWire(Wire):
     other_names: Mapping[str, str] = MappingProxyType(
         {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
     )
-    reasoning: Mapping[str, str] = MappingProxyType({"reasoning_effort": "reasoning_effort", "reasoning": "reasoning"})
+    reasoning: Mapping[str, str] = MappingProxyType(
+        {"reasoning_effort": "reasoning_effort", "reasoning": "reasoning"}
+    )
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint.api_key)
@@ -116,7 +122,9 @@ class OpenAIWire(Wire):
             "reasoning": None if budget is None else {"max_tokens": budget},
         }
 
-    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    def request(
+        self, model: str, messages: Sequence[Message], sampling: Sampling
+    ) -> dict[str, Any]:
         schema = sampling.response_format
         asked: dict[str, Any] = {
             "temperature": sampling.temperature,
@@ -124,7 +132,10 @@ class OpenAIWire(Wire):
             "seed": sampling.seed,
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop) or None,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "reply", "schema": schema},
+            }
             if schema
             else None,
             **self.thinking(sampling),
@@ -153,7 +164,8 @@ class OpenAIWire(Wire):
             raise no_answer("it has no message")
         has_end = outcome_of(reason) in ("length", "refusal", "call")
         if message.content is UNSET and not (text or reasoning or calls or has_end):
-            raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
+            # mlx-lm and Gemini leave it out where the thinking took all
+            raise no_answer("its message has no content")
         return WireReply(
             text=text,
             reasoning=reasoning,
@@ -162,7 +174,9 @@ class OpenAIWire(Wire):
             tokens_in=count(completion.usage, "prompt_tokens"),
             tokens_out=count(completion.usage, "completion_tokens"),
             cache_read=count(completion.usage, "prompt_tokens_details", "cached_tokens") or 0,
-            tokens_reasoning=count(completion.usage, "completion_tokens_details", "reasoning_tokens"),
+            tokens_reasoning=count(
+                completion.usage, "completion_tokens_details", "reasoning_tokens"
+            ),
             cost=told_cost(completion.usage),
             tool_calls=calls,
         )
@@ -192,9 +206,14 @@ class OpenAIWire(Wire):
         models = await fetched(http, "/models", self.headers, _Models)
         listed = models.data or () if models else ()
         offered = [one.id.removeprefix("models/") for one in listed]  # as Google has it
-        if not offered or model.partition(":")[0] in offered or any(not is_another(model, one) for one in offered):
+        if (
+            not offered
+            or model.partition(":")[0] in offered
+            or any(not is_another(model, one) for one in offered)
+        ):
             return {}
-        if get_close_matches(model, offered, n=1):  # which some servers would answer with, or with any other
+        # which some servers would answer with, or with any other
+        if get_close_matches(model, offered, n=1):
             raise Unreachable(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
         say(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
         return {}
@@ -216,14 +235,19 @@ class GeminiWire(OpenAIWire):
     def is_kept_back(self, completion: _ChatCompletion) -> bool:
         """See `OpenAIWire.is_kept_back`. Google may leave the filter out, and counts the tokens of the prompt alone."""
         usage = completion.usage
-        is_prompt_alone = bool(count(usage, "prompt_tokens")) and not count(usage, "completion_tokens")
+        is_prompt_alone = bool(count(usage, "prompt_tokens")) and not count(
+            usage, "completion_tokens"
+        )
         return is_prompt_alone or super().is_kept_back(completion)
 
     def thinking(self, sampling: Sampling) -> dict[str, Any]:
         """See `OpenAIWire.thinking`."""
         budget = sampling.reasoning_tokens
         config = {"google": {"thinking_config": {"thinking_budget": budget}}}
-        return {"reasoning_effort": sampling.reasoning_effort, "extra_body": None if budget is None else config}
+        return {
+            "reasoning_effort": sampling.reasoning_effort,
+            "extra_body": None if budget is None else config,
+        }
 
 
 class _Text(msgspec.Struct):
@@ -278,7 +302,9 @@ class ResponsesWire(OpenAIWire):
             return sampling, ()
         return replace(sampling, reasoning_tokens=None), ("reasoning_tokens",)
 
-    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    def request(
+        self, model: str, messages: Sequence[Message], sampling: Sampling
+    ) -> dict[str, Any]:
         offer, conversation = parted(messages)
         schema, effort = sampling.response_format, sampling.reasoning_effort
         asked = {
@@ -287,7 +313,9 @@ class ResponsesWire(OpenAIWire):
             "seed": sampling.seed,
             "stop": list(sampling.stop) or None,
             "max_output_tokens": sampling.max_tokens,
-            "text": {"format": {"type": "json_schema", "name": "reply", "schema": schema}} if schema else None,
+            "text": {"format": {"type": "json_schema", "name": "reply", "schema": schema}}
+            if schema
+            else None,
             "reasoning": {"effort": effort} if effort is not None else None,
             "tools": [_as_tool(tool) for tool in offer.tools] or None,
             "tool_choice": {"type": "function", "name": offer.choice["function"]["name"]}
@@ -300,7 +328,12 @@ class ResponsesWire(OpenAIWire):
 
     def read(self, body: bytes) -> WireReply:
         response = decode_reply(body, _Response)
-        parts = [part for item in response.output if item.type == "message" for part in item.content or ()]
+        parts = [
+            part
+            for item in response.output
+            if item.type == "message"
+            for part in item.content or ()
+        ]
         text = "".join(part.text or part.refusal or "" for part in parts)
         thoughts = [
             part.text or ""
@@ -308,9 +341,17 @@ class ResponsesWire(OpenAIWire):
             if item.type == "reasoning"
             for part in (*(item.summary or ()), *(item.content or ()))
         ]
-        items = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
+        items = [
+            item for item in response.output if item.type in ("function_call", "custom_tool_call")
+        ]
         made = [
-            {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments or {"input": item.input}}}
+            {
+                "id": item.call_id,
+                "function": {
+                    "name": item.name,
+                    "arguments": item.arguments or {"input": item.input},
+                },
+            }
             for item in items
         ]
         calls = called(made, text)

@@ -70,7 +70,9 @@ class ModelPool:
         key = (name, endpoint.base_url if endpoint else None)
         if key not in self._models:
             provider = self._providers.get(name.provider) or provider_of(name.provider)
-            model = provider.open(name, self._service(name, provider, endpoint or self._endpoint_of(name)))
+            model = provider.open(
+                name, self._service(name, provider, endpoint or self._endpoint_of(name))
+            )
             self._open.push_async_callback(model.aclose)
             self._models[key] = model
         return self._models[key]

@@ -37,7 +37,9 @@ os._exit(0 if _listed_tariff(parse_model_name(sys.argv[1]), sys.argv[2]) else {_
 """
 
 # Models that nobody can download, however a proxy prefixes their names; and those of OpenAI's that anybody can.
-_HOSTED_ONLY = re.compile(r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-.+|o[134](?:-.+)?)", re.IGNORECASE)
+_HOSTED_ONLY = re.compile(
+    r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-.+|o[134](?:-.+)?)", re.IGNORECASE
+)
 _OPEN_WEIGHTS = re.compile(r"(?:.*/)?gpt-oss\b.*", re.IGNORECASE)
 
 
@@ -52,16 +54,25 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
     provider = provider_of(name.provider)
     if (price := provider.price(name.name)) is not None:
         return Tariff(price, provider.price_origin)
-    if base_url and is_loopback(base_url) and _LIST not in sys.modules and _is_unlisted(name, base_url):
+    if (
+        base_url
+        and is_loopback(base_url)
+        and _LIST not in sys.modules
+        and _is_unlisted(name, base_url)
+    ):
         published = None
     else:
         published = _listed_tariff(name, base_url)
     if published is None and base_url and is_loopback(base_url):
-        return Tariff(FREE, "since it is asked on this machine and has no published price", assumed=True)
+        return Tariff(
+            FREE, "since it is asked on this machine and has no published price", assumed=True
+        )
     return published
 
 
-def price_of(name: ModelName, own: Mapping[str, Price], base_url: str | None = None) -> Price | None:
+def price_of(
+    name: ModelName, own: Mapping[str, Price], base_url: str | None = None
+) -> Price | None:
     """The price of a model that need not be opened, such as one to compare with; None if unknown."""
     tariff = tariff_of(name, base_url, own)
     return tariff.price if tariff else None
@@ -89,7 +100,10 @@ def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]
 def _is_understated(name: str, price: tuple[float, float]) -> bool:
     """Whether a price is below the published one, so that the user's cap would allow more than it says."""
     model, in_batches = name.removesuffix(IN_BATCHES), name.endswith(IN_BATCHES)
-    names = [parse_model_name(each) for each in (model, *(f"{provider}/{model}" for provider in PROVIDERS))]
+    names = [
+        parse_model_name(each)
+        for each in (model, *(f"{provider}/{model}" for provider in PROVIDERS))
+    ]
     published = [found for found in (price_of(each, {}) for each in names) if found]
     part = 0.5 if in_batches else 1.0
     return any(price[0] < part * each.input or price[1] < part * each.output for each in published)
@@ -112,12 +126,15 @@ def _is_unlisted(name: ModelName, base_url: str) -> bool:
 def _listed_tariff(name: ModelName, base_url: str | None) -> Tariff | None:
     from datetime import UTC, datetime
 
-    from genai_prices.data_snapshot import get_snapshot  # 0.2 s, so only where a model may cost something
+    # 0.2 s, so only where a model may cost something
+    from genai_prices.data_snapshot import get_snapshot
 
     snapshot = get_snapshot()
     for listing in _listings(name, base_url):
         try:
-            provider, model = snapshot.find_provider_model(listing.model, None, listing.provider, listing.address)
+            provider, model = snapshot.find_provider_model(
+                listing.model, None, listing.provider, listing.address
+            )
         except LookupError:
             continue
         if listing.exact and model.id.lower() != listing.model.lower():
@@ -151,13 +168,17 @@ def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:
     elsewhere = "as its provider publishes it, although another address is asked"
     yield _Listing(name.name, name.provider, origin=elsewhere)
     hosted = _HOSTED_ONLY.fullmatch(name.name)
-    yield _Listing(hosted[1] if hosted else name.name.rpartition("/")[2], origin=elsewhere, exact=not hosted)
+    yield _Listing(
+        hosted[1] if hosted else name.name.rpartition("/")[2], origin=elsewhere, exact=not hosted
+    )
 
 
 def _tiers(*prices: object) -> tuple[Tier, ...]:
     """The tiers of listed prices for input and output, each of which may have its own."""
     starts = {tier.start for price in prices for tier in getattr(price, "tiers", ())}
-    return tuple(Tier(start, *(_listed(price, start) for price in prices)) for start in sorted(starts))
+    return tuple(
+        Tier(start, *(_listed(price, start) for price in prices)) for start in sorted(starts)
+    )
 
 
 def _listed(price: object, start: int = 0) -> float:

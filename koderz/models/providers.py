@@ -229,7 +229,9 @@ def as_provider(found: Any, name: str) -> Provider:
     if isinstance(found, type) and issubclass(found, Provider):
         found = found()
     if not (isinstance(found, Provider) or callable(found)):
-        raise KoderzError(f"model provider {name!r}: {found!r:.80} is no subclass of koderz.models.Provider")
+        raise KoderzError(
+            f"model provider {name!r}: {found!r:.80} is no subclass of koderz.models.Provider"
+        )
     provider = found if isinstance(found, Provider) else _OpenedBy(cast("Opener", found))
     if provider.name not in ("", name):
         raise KoderzError(f"model provider {name!r}: its class has another name, {provider.name!r}")
@@ -271,7 +273,9 @@ def endpoint_for(
         raise Unreachable(f"{name} needs a key: set {variable}")
     notices: tuple[str, ...] = ()
     if key and not trusted:
-        notices = (f"{variable} is not sent to {shown(address)}, which koderz.toml names; give it by --base-url",)
+        notices = (
+            f"{variable} is not sent to {shown(address)}, which koderz.toml names; give it by --base-url",
+        )
     elif key and address.startswith("http://") and not is_loopback(address):
         notices = (f"{variable} goes unencrypted to {shown(address)}",)
     return replace(
@@ -328,7 +332,9 @@ class Ollama(Provider):
     def read_address(self, text: str, model: str) -> str:
         address = ollama_url(text)
         if address.endswith("/v1"):
-            raise KoderzError(f"{shown(address)} speaks OpenAI's format; name the model openai/{model}")
+            raise KoderzError(
+                f"{shown(address)} speaks OpenAI's format; name the model openai/{model}"
+            )
         return address
 
 

@@ -26,7 +26,8 @@ Amounts = tuple[float, float, float, float]
 """An amount of each of KINDS."""
 
 _MINUTE = 60.0
-_LONG_PERIODS = (3600.0, 86_400.0)  # seconds: limits of an hour or a day tell themselves by their reset
+# seconds: limits of an hour or a day tell themselves by their reset
+_LONG_PERIODS = (3600.0, 86_400.0)
 _NEAR = 0.2  # how far a period that a reset tells may be off
 _MOST = 1e12  # of a limit that is believed
 _NOTHING = 1e-6  # what a rounding error may be
@@ -34,7 +35,8 @@ _BURST = 1.0  # seconds' worth that may go at once unless a server says that mor
 _ROUNDED = 1000.0  # tokens to which Anthropic rounds what is left
 _FIRST_REPLY = 1024.0  # tokens of a reply, where nothing is known
 _BYTES_A_TOKEN = 4.0
-_DEVIATIONS = 2.0  # that a call is booked above the mean, since what is too much is given back at its end
+# that a call is booked above the mean, since what is too much is given back at its end
+_DEVIATIONS = 2.0
 _WEIGHT = 1 / 16  # of the latest call in the mean
 _DURATION = re.compile(
     r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?(?:\d+(?:\.\d+)?[uµn]s)?"
@@ -54,8 +56,12 @@ def limits_in(headers: Mapping[str, str]) -> dict[int, RateLimit]:
     """The limits in an answer's headers (names in lower case), by their place in KINDS; nonsense is left out."""
     found = {}
     for place, kind in enumerate(KINDS):
-        openai = [headers.get(f"x-ratelimit-{what}-{kind}") for what in ("limit", "remaining", "reset")]
-        anthropic = [headers.get(f"anthropic-ratelimit-{kind}-{what}") for what in ("limit", "remaining")]
+        openai = [
+            headers.get(f"x-ratelimit-{what}-{kind}") for what in ("limit", "remaining", "reset")
+        ]
+        anthropic = [
+            headers.get(f"anthropic-ratelimit-{kind}-{what}") for what in ("limit", "remaining")
+        ]
         most, left, reset = openai if openai[0] else (*anthropic, None)
         if most is None or not 1 <= (limit := _number(most)) <= _MOST:
             continue
@@ -73,13 +79,15 @@ class Bucket(msgspec.Struct, array_like=True):
     rate: float  # a second
     level: float
     time: float
-    confirmed: float = 0.0  # what a server said was left: more than that and a burst is not taken for granted
+    # what a server said was left: more than that and a burst is not taken for granted
+    confirmed: float = 0.0
 
     def flow(self, now: float, wanted: float) -> float:
         """Lets the bucket fill until now, and returns the seconds until it holds what is wanted, or is full."""
         top = max(self.level, min(self.most, max(self.confirmed, _BURST * self.rate, wanted)))
         self.level = min(top, self.level + max(0.0, now - self.time) * self.rate)
-        self.time = max(self.time, now)  # another process may have looked at the clock later, and been here first
+        # another process may have looked at the clock later, and been here first
+        self.time = max(self.time, now)
         missing = min(wanted, self.most) - self.level
         return missing / self.rate if missing > _NOTHING else 0.0
 
@@ -97,8 +105,15 @@ class Bucket(msgspec.Struct, array_like=True):
         self.flow(now, 0.0)
         if limit.left is None:
             return
-        slack = _ROUNDED / 2 if limit.left and limit.left % _ROUNDED == 0 and limit.left < limit.most else 0.0
-        least, most = limit.left - slack - underway, limit.left + slack + 1 + self.rate * max(0.0, now - since)
+        slack = (
+            _ROUNDED / 2
+            if limit.left and limit.left % _ROUNDED == 0 and limit.left < limit.most
+            else 0.0
+        )
+        least, most = (
+            limit.left - slack - underway,
+            limit.left + slack + 1 + self.rate * max(0.0, now - since),
+        )
         self.level = min(max(self.level, least), most, self.most)
         self.confirmed = max(0.0, self.level)
 
@@ -138,7 +153,9 @@ def book(levels: Levels, rates: Rates, booking: Booking, now: float, *, held: bo
 
     Unless `held`, the limits that headers tell don't hold it, but only those of the user.
     """
-    model = levels.models.get(booking.model) or levels.models.setdefault(booking.model, ModelLimits())
+    model = levels.models.get(booking.model) or levels.models.setdefault(
+        booking.model, ModelLimits()
+    )
     mine = dict(_own_buckets(levels, rates, booking, now))
     wait = 0.0
     for holds, buckets in ((True, mine), (held, model.buckets)):
@@ -157,7 +174,9 @@ def book(levels: Levels, rates: Rates, booking: Booking, now: float, *, held: bo
 
 def settle(levels: Levels, booking: Booking, now: float) -> None:
     """Corrects what was booked for a call by what it used, and all levels by what its answer said is left."""
-    model = levels.models.get(booking.model) or levels.models.setdefault(booking.model, ModelLimits())
+    model = levels.models.get(booking.model) or levels.models.setdefault(
+        booking.model, ModelLimits()
+    )
     used = booking.amounts if booking.used is None else booking.used
     for place, (booked, real) in enumerate(zip(booking.amounts, used, strict=True)):
         model.sent[place] += real - booked
@@ -181,7 +200,8 @@ class Forecast:
     """The tokens that a model's next call is booked with, by what its calls took so far."""
 
     def __init__(self) -> None:
-        self._input: tuple[float, float] | None = None  # tokens a byte of the request: mean, mean deviation
+        # tokens a byte of the request: mean, mean deviation
+        self._input: tuple[float, float] | None = None
         self._output: tuple[float, float] | None = None  # tokens
 
     def amounts(self, size: int, most: int | None) -> Amounts:
@@ -190,7 +210,9 @@ class Forecast:
         tokens_out = min(_above(self._output) if self._output else _FIRST_REPLY, most or math.inf)
         return 1.0, tokens_in + tokens_out, tokens_in, tokens_out
 
-    def learn(self, size: int, tokens_in: int | None, tokens_out: int | None, cache_read: int) -> Amounts | None:
+    def learn(
+        self, size: int, tokens_in: int | None, tokens_out: int | None, cache_read: int
+    ) -> Amounts | None:
         """Learns from a call and returns the amounts that it used; None where its server doesn't count tokens.
 
         Anthropic's limit of input tokens, which alone is told apart, doesn't count what is read from a cache.
@@ -203,7 +225,9 @@ class Forecast:
         return 1.0, float(tokens_in + tokens_out), float(fresh), float(tokens_out)
 
 
-def _own_buckets(levels: Levels, rates: Rates, booking: Booking, now: float) -> Iterator[tuple[int, Bucket]]:
+def _own_buckets(
+    levels: Levels, rates: Rates, booking: Booking, now: float
+) -> Iterator[tuple[int, Bucket]]:
     """The buckets of the user's own limits, made where there are none."""
     for place, most in enumerate(rates):
         if most is None:
@@ -237,7 +261,9 @@ def _period(most: float, left: float | None, reset: str | None) -> float:
         return _MINUTE
     match = _DURATION.fullmatch(reset.strip())
     full = (
-        sum(float(part) * unit for part, unit in zip(match.groups(), _SECONDS, strict=True) if part) if match else 0.0
+        sum(float(part) * unit for part, unit in zip(match.groups(), _SECONDS, strict=True) if part)
+        if match
+        else 0.0
     )
     told = full * most / (most - left)
     return next((period for period in _LONG_PERIODS if abs(told / period - 1) < _NEAR), _MINUTE)

@@ -28,7 +28,11 @@ def part(sent: str, *, complete: bool) -> SplitText:
     opening = _OPENING.match(sent)
     if opening is None:
         alone = _CLOSING_ALONE.search(sent) if "</think>" in sent else None
-        if alone is None or sent.count("```", 0, alone.start()) % 2 or "<think>" in sent[: alone.start()]:
+        if (
+            alone is None
+            or sent.count("```", 0, alone.start()) % 2
+            or "<think>" in sent[: alone.start()]
+        ):
             return SplitText(sent)
         return _parted(sent, 0, alone.start(), alone.end())
     closing = f"</{opening[1]}>"

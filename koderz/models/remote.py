@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from koderz.errors import FatalFault, Fault, ReplyTimedOut, Unreachable
 from koderz.models.batches import BATCH_APIS
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Filtered, NoSuchPath, Refused, Retryable, TimedOut, TooLong, clean, problem_of, without
+from koderz.models.faults import (
+    Filtered,
+    NoSuchPath,
+    Refused,
+    Retryable,
+    TimedOut,
+    TooLong,
+    clean,
+    problem_of,
+    without,
+)
 from koderz.models.gathering import IN_BATCH
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
@@ -46,7 +56,8 @@ class _Answer(NamedTuple):
     reply: WireReply
     body: bytes
     latency: float  # seconds, without the wait for its turn
-    header_cost: float | None = None  # US dollars that a gateway says in a header; no number if that is none
+    # US dollars that a gateway says in a header; no number if that is none
+    header_cost: float | None = None
     batch: dict[str, str] | None = None  # the batch that it came in, with its custom id
 
 
@@ -99,13 +110,18 @@ class RemoteModel:
             raise
         reply = answer.reply
         if outcome_of(reply.finish_reason) is None:
-            self.service.say(f"{self.name}: a reply ended by {reply.finish_reason!r}, which koderz doesn't know")
+            self.service.say(
+                f"{self.name}: a reply ended by {reply.finish_reason!r}, which koderz doesn't know"
+            )
         usage, estimated = self._usage(reply, messages)
         answered_by = clean(reply.model) or self.name.name
         cost, source = self._cost(answer, usage)
         parted = part(reply.text, complete=reply.finish_reason != "length")
         reasoning = "\n\n".join(filter(None, (reply.reasoning, parted.reasoning)))
-        if not (parted.text.strip() or reply.tool_calls or way.tools) and outcome_of(reply.finish_reason) == "stop":
+        if (
+            not (parted.text.strip() or reply.tool_calls or way.tools)
+            and outcome_of(reply.finish_reason) == "stop"
+        ):
             self._tell_empty(reasoning, reply.tokens_out or 0)
         return Completion(
             text=parted.text,
@@ -168,14 +184,18 @@ class RemoteModel:
         service = self.service
         tariff = tariff_of(self.name, service.endpoint.base_url, service.prices)
         if tariff is None:
-            service.say(f"no price is known for {self.name}: its calls count as $0; give one in koderz.toml")
+            service.say(
+                f"no price is known for {self.name}: its calls count as $0; give one in koderz.toml"
+            )
         elif tariff.assumed:
             service.say(f"{self.name} is reckoned {tariff}; another price can stand in koderz.toml")
         return tariff
 
     @cached_property
     def _batch_tariff(self) -> Tariff | None:
-        return self._tariff and self._tariff.in_batches(batch_price_of(self.name, self.service.prices))
+        return self._tariff and self._tariff.in_batches(
+            batch_price_of(self.name, self.service.prices)
+        )
 
     def _cost(self, answer: _Answer, usage: Usage) -> tuple[float, str]:
         """The US dollars that a call costs, and how that is known: what the server says comes before any list."""
@@ -199,7 +219,9 @@ class RemoteModel:
         call, endpoint = IN_BATCH.get(), self.service.endpoint
         limiter = call or self.service.limiter
         adaptation, extra = self._adaptations[way.wire], sampling.extra_body or {}
-        retry = partial(retrying, limiter=limiter, backoff=endpoint.backoff, max_retries=endpoint.max_retries)
+        retry = partial(
+            retrying, limiter=limiter, backoff=endpoint.backoff, max_retries=endpoint.max_retries
+        )
         throttled = 0
 
         async def attempt(request: Mapping[str, Any]) -> _Answer:
@@ -213,10 +235,14 @@ class RemoteModel:
         while True:
             try:
                 if sampling.reasons and not wire_of(messages):
-                    await retry(partial(way.wire.look_at_efforts, self.service.http, self.name.name))
+                    await retry(
+                        partial(way.wire.look_at_efforts, self.service.http, self.name.name)
+                    )
                 wanted, left_out = self._wanted(way.wire, messages, sampling)
                 request, adapted = adaptation.fit(wanted)
-                answer, retries = await retry(partial(attempt, {**request, **extra} if extra else request))
+                answer, retries = await retry(
+                    partial(attempt, {**request, **extra} if extra else request)
+                )
             except (Filtered, TooLong):
                 raise
             except Refused as refused:
@@ -226,10 +252,16 @@ class RemoteModel:
             except Retryable as error:
                 kind = ReplyTimedOut if isinstance(error, TimedOut) else Fault
                 if kind is ReplyTimedOut:
-                    counts = f"counts as a {endpoint.timeout_is} (--timeout-is {endpoint.timeout_is})"
-                    self.service.say(f"{self.name}: a reply didn't end within {endpoint.timeout:g} s, which {counts}")
+                    counts = (
+                        f"counts as a {endpoint.timeout_is} (--timeout-is {endpoint.timeout_is})"
+                    )
+                    self.service.say(
+                        f"{self.name}: a reply didn't end within {endpoint.timeout:g} s, which {counts}"
+                    )
                 raise kind(
-                    self._message(error), cause="unreachable", throttled={self.name.provider: throttled}
+                    self._message(error),
+                    cause="unreachable",
+                    throttled={self.name.provider: throttled},
                 ) from None
             except Fault as error:
                 raise type(error)(self._message(error), cause=error.cause) from None
@@ -246,14 +278,18 @@ class RemoteModel:
         settled, left_out = wire.settled(agreed)
         for name in left_out:
             beside = " beside its reasoning" if name in ("temperature", "top_p") else ""
-            self.service.say(f"{name} dropped for {self.name}: its provider takes no such thing{beside}")
+            self.service.say(
+                f"{name} dropped for {self.name}: its provider takes no such thing{beside}"
+            )
         request = wire.request(self.name.name, messages, settled)
         for name in wire.lacking:
             if name in request:
                 self.service.say(f"{name} dropped for {self.name}: its provider takes none")
         return request, tuple(f"{name} dropped" for name in (*refused, *left_out))
 
-    async def _attempt(self, way: _Way, request: Mapping[str, Any], most_tokens: int | None) -> _Answer:
+    async def _attempt(
+        self, way: _Way, request: Mapping[str, Any], most_tokens: int | None
+    ) -> _Answer:
         if (call := IN_BATCH.get()) and self.batches and not call.is_live:
             answered = await call.answer(self.batches, self.name, way.wire.path, request)
             if answered:
@@ -277,10 +313,16 @@ class RemoteModel:
                 if way.wire is not self.wire and way.is_client:
                     raise NotSpokenError(way.wire.client) from None
                 raise
-            booking.used = self._forecast.learn(len(body), reply.tokens_in, reply.tokens_out, reply.cache_read)
-            return _Answer(reply, response.body, time.perf_counter() - sent, _amount_in(response.headers))
+            booking.used = self._forecast.learn(
+                len(body), reply.tokens_in, reply.tokens_out, reply.cache_read
+            )
+            return _Answer(
+                reply, response.body, time.perf_counter() - sent, _amount_in(response.headers)
+            )
 
-    def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:
+    def _usage(
+        self, reply: WireReply, messages: Sequence[Message]
+    ) -> tuple[Usage, tuple[str, ...]]:
         """The tokens of a call, and a note if the server didn't report them and they were estimated."""
         tokens_in, tokens_out = reply.tokens_in, reply.tokens_out
         estimated = tokens_in is None or tokens_out is None
@@ -320,7 +362,11 @@ class RemoteModel:
 
 def _without_items(message: Message) -> Message:
     """The message without the items that only another wire format has a place for."""
-    return {name: value for name, value in message.items() if name != "items"} if "items" in message else message
+    return (
+        {name: value for name, value in message.items() if name != "items"}
+        if "items" in message
+        else message
+    )
 
 
 def _amount_in(headers: Mapping[str, str]) -> float | None:
@@ -347,7 +393,9 @@ _UNSUPPORTED = re.compile(
     r"unsupported|(not|n't) (support|permit|allow)|deprecated|unknown|unrecogni[sz]ed|only|cannot both|no longer",
     re.IGNORECASE,
 )
-_MOST_TOKENS = re.compile(r"> (\d+), which is the maximum|at most (\d+) completion tokens", re.IGNORECASE)
+_MOST_TOKENS = re.compile(
+    r"> (\d+), which is the maximum|at most (\d+) completion tokens", re.IGNORECASE
+)
 
 
 _ADAPTIVE = {"type": "adaptive"}
@@ -364,7 +412,11 @@ class Change(NamedTuple):
     def __str__(self) -> str:
         if self.other_name:
             return f"{self.parameter} sent as {self.other_name}"
-        return f"{self.parameter} dropped" if self.most is None else f"{self.parameter} lowered to {self.most}"
+        return (
+            f"{self.parameter} dropped"
+            if self.most is None
+            else f"{self.parameter} lowered to {self.most}"
+        )
 
     def made(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Applies the change to a request."""
@@ -388,7 +440,8 @@ class Adaptation:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._refused: set[tuple[str, Any]] = set()  # how much it can't be told to think, by the name in `Sampling`
+        # how much it can't be told to think, by the name in `Sampling`
+        self._refused: set[tuple[str, Any]] = set()
         self._changes = [Change(name) for name in wire.lacking]
 
     def fit(self, request: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -428,7 +481,9 @@ class Adaptation:
         self._changes.append(change)
         return str(change)
 
-    def _level(self, refused: Refused, sent: Mapping[str, Any], sampling: Sampling) -> tuple[str, Any] | None:
+    def _level(
+        self, refused: Refused, sent: Mapping[str, Any], sampling: Sampling
+    ) -> tuple[str, Any] | None:
         """The level or budget of reasoning that is refused; None where something else is, or it is out of range.
 
         A level that a model hasn't got is no value out of its range: it goes, whatever words say so. Where a model
@@ -461,7 +516,9 @@ class Adaptation:
         if parameter == "thinking":  # which isn't a budget of another role's
             return Change(parameter, value=sent[parameter])
         renamed = any(change.other_name == parameter for change in self._changes)
-        return Change(parameter, other_name="" if renamed else self._wire.other_names.get(parameter, ""))
+        return Change(
+            parameter, other_name="" if renamed else self._wire.other_names.get(parameter, "")
+        )
 
     def _culprit(self, refused: Refused, sent: Mapping[str, Any]) -> str:
         """The parameter that a refusal names; empty if it names none."""
@@ -469,7 +526,9 @@ class Adaptation:
         if refused.parameter in sent_ones:
             return refused.parameter
         words = str(refused)
-        places = {name: found.start() for name in sent_ones if (found := _named(name).search(words))}
+        places = {
+            name: found.start() for name in sent_ones if (found := _named(name).search(words))
+        }
         if "top_p" in places and "both" in words:
             return "top_p"  # of two that exclude each other, the one that matters less
         return min(places, key=places.__getitem__, default="")

@@ -24,7 +24,11 @@ class SimulatedReplies:
     """
 
     def __init__(
-        self, simulate: Callable[[Sequence[Message], Sampling], str], *, latency: float = 0.0, fault_rate: float = 0.0
+        self,
+        simulate: Callable[[Sequence[Message], Sampling], str],
+        *,
+        latency: float = 0.0,
+        fault_rate: float = 0.0,
     ) -> None:
         self.name = ModelName(provider="simulated", name="simulated")
         self._simulate, self._latency, self._fault_rate = simulate, latency, fault_rate

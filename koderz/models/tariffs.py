@@ -74,7 +74,9 @@ class Tariff(NamedTuple):
         if price.input == price.output == 0:
             return f"free, {self.origin}"
         dearer = f" (more above {price.tiers[0].above:,} tokens of prompt)" if price.tiers else ""
-        return f"${price.input:g} in, ${price.output:g} out, a million tokens{dearer}, {self.origin}"
+        return (
+            f"${price.input:g} in, ${price.output:g} out, a million tokens{dearer}, {self.origin}"
+        )
 
     def cost(self, usage: Usage) -> float:
         """The cost of a call in US dollars."""

@@ -19,7 +19,16 @@ import msgspec
 from koderz.connections import CONNECT_SECONDS, HEADERS, httpx, is_hopeless, open_client, told
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
-from koderz.models.faults import Gone, Response, Retryable, TimedOut, clean, problem_of, wait_in_headers, without
+from koderz.models.faults import (
+    Gone,
+    Response,
+    Retryable,
+    TimedOut,
+    clean,
+    problem_of,
+    wait_in_headers,
+    without,
+)
 from koderz_tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:
@@ -28,9 +37,11 @@ if TYPE_CHECKING:
 MAX_BYTES = 32 * 1024 * 1024  # of one response
 _LOOK_TIMEOUT = 10.0  # seconds
 _TOO_LONG = f"the server's answer is longer than {MAX_BYTES >> 20} MB"
-_SECRET_LENGTH = 12  # shorter "keys" stand in where none is needed, and are words that replies may hold
+# shorter "keys" stand in where none is needed, and are words that replies may hold
+_SECRET_LENGTH = 12
 _MOST_TIMEOUTS = 2  # a model that didn't end its answer twice more won't
-_TIMEOUT = MappingProxyType({"timeout": {"connect": CONNECT_SECONDS}})  # what follows is under one deadline
+# what follows is under one deadline
+_TIMEOUT = MappingProxyType({"timeout": {"connect": CONNECT_SECONDS}})
 _NOTHING = httpx.ByteStream(b"")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _Body = bytes | AsyncIterator[bytes] | None
@@ -65,7 +76,10 @@ class Http:
             if len(form) >= LEAST_HIDDEN
         }
         # What errors must not show; what is shorter can be no secret, and stands in any of them.
-        self.hidden = [*secrets_of(base_url), *(value for value in self._headers.values() if len(value) > 2)]
+        self.hidden = [
+            *secrets_of(base_url),
+            *(value for value in self._headers.values() if len(value) > 2),
+        ]
         self._proxy = proxy_for(base_url)
         self._urls: dict[str, httpx.URL] = {}
 
@@ -76,7 +90,9 @@ class Http:
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Sends JSON. Raises Retryable, Fault or FatalFault if no whole response comes back."""
-        return await self._send("POST", path, {**headers, "content-type": "application/json"}, body, self._timeout)
+        return await self._send(
+            "POST", path, {**headers, "content-type": "application/json"}, body, self._timeout
+        )
 
     async def get(self, path: str, headers: Mapping[str, str]) -> Response:
         """Gets a small resource, with a short timeout. Raises as `post` does."""
@@ -98,7 +114,9 @@ class Http:
         """The lines of a large resource as they come, without secrets. Raises what `problem_of` and `get` do."""
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._client.send(self._request("GET", path, headers, None), stream=True)
+                answer = await self._client.send(
+                    self._request("GET", path, headers, None), stream=True
+                )
             try:
                 if answer.status_code in (404, 410):
                     raise Gone(path)
@@ -121,7 +139,9 @@ class Http:
             finally:
                 await answer.aclose()
         except TimeoutError as error:
-            raise Retryable(f"nothing more of an answer within {self._timeout:g} s; see --request-timeout") from error
+            raise Retryable(
+                f"nothing more of an answer within {self._timeout:g} s; see --request-timeout"
+            ) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Retryable(clean(told(error), self._secret, *self.hidden)) from error
 
@@ -130,15 +150,20 @@ class Http:
         if "_client" in self.__dict__:
             await self._client.aclose()
 
-    async def _send(self, method: str, path: str, headers: Mapping[str, str], body: _Body, seconds: float) -> Response:
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str], body: _Body, seconds: float
+    ) -> Response:
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._client.send(self._request(method, path, headers, body), stream=True)
+                answer = await self._client.send(
+                    self._request(method, path, headers, body), stream=True
+                )
                 try:
                     return self._response(answer, await _read(answer))
                 finally:
                     await answer.aclose()
-                    answer.stream = _NOTHING  # which held the answer that holds it, until there is a collection
+                    # which held the answer that holds it, until there is a collection
+                    answer.stream = _NOTHING
         except TimeoutError as error:
             timed_out = TimedOut if method == "POST" else Retryable
             raise timed_out(
@@ -147,23 +172,33 @@ class Http:
             ) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             said = clean(told(error), self._secret, *self.hidden)
-            raise FatalFault(said, cause="unreachable") if is_hopeless(error) else Retryable(said) from error
+            raise (
+                FatalFault(said, cause="unreachable") if is_hopeless(error) else Retryable(said)
+            ) from error
 
-    def _request(self, method: str, path: str, headers: Mapping[str, str], body: _Body) -> httpx.Request:
+    def _request(
+        self, method: str, path: str, headers: Mapping[str, str], body: _Body
+    ) -> httpx.Request:
         """A request as the client would build it, for a third of the CPU: its URL is read once."""
         if path not in self._urls:
             query = self._query.replace("?", "&", 1) if "?" in path else self._query
             self._urls[path] = httpx.URL(self.base_url + path + query)
         named = {**_HEADERS, **headers, **self._headers}
         values = {name.encode(): value.encode() for name, value in named.items()}
-        return httpx.Request(method, self._urls[path], headers=values, content=body, extensions=_TIMEOUT)
+        return httpx.Request(
+            method, self._urls[path], headers=values, content=body, extensions=_TIMEOUT
+        )
 
     def _response(self, answer: httpx.Response, sent: bytes) -> Response:
         body = sent
         if len(self._secret) >= (_SECRET_LENGTH if answer.is_success else 1):
-            body = body.replace(self._secret.encode(), b"***")  # servers echo keys, in errors and elsewhere
-        if not (answer.is_success and body.startswith(b"{")):  # a reply stays as it is; what is none tells of the path
-            body = without(body.decode("utf-8", "surrogateescape"), *self.hidden).encode("utf-8", "surrogateescape")
+            # servers echo keys, in errors and elsewhere
+            body = body.replace(self._secret.encode(), b"***")
+        # a reply stays as it is; what is none tells of the path
+        if not (answer.is_success and body.startswith(b"{")):
+            body = without(body.decode("utf-8", "surrogateescape"), *self.hidden).encode(
+                "utf-8", "surrogateescape"
+            )
         if self._values:
             body = _without_values(body, self._values)
         headers = dict(answer.headers)

@@ -82,16 +82,22 @@ class Wire(ABC):
     client = ""  # see koderz.models.clients; empty where no agent speaks it
     path: str  # below the base URL
     parameters: tuple[str, ...] = ()  # the keys of a request that a model may refuse
-    other_names: Mapping[str, str] = MappingProxyType({})  # what such a key is called for other models
+    # what such a key is called for other models
+    other_names: Mapping[str, str] = MappingProxyType({})
     lacking: tuple[str, ...] = ()  # the keys of a request that the format has no place for
-    reasoning: Mapping[str, str] = MappingProxyType({})  # by what refusals call it: the key that says how much to think
-    takes_items: bool = False  # whether a turn of the model may be sent as the `items` that it came as
+    # by what refusals call it: the key that says how much to think
+    reasoning: Mapping[str, str] = MappingProxyType({})
+    # whether a turn of the model may be sent as the `items` that it came as
+    takes_items: bool = False
 
     def __init__(self, api_key: str) -> None:
-        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}  # never shown, never recorded
+        # never shown, never recorded
+        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     @abstractmethod
-    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    def request(
+        self, model: str, messages: Sequence[Message], sampling: Sampling
+    ) -> dict[str, Any]:
         """The JSON of a call."""
 
     def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
@@ -132,7 +138,8 @@ def decode(body: bytes, kind: type[T]) -> T:
         return _decoded(body, kind)
     except msgspec.ValidationError as error:
         raise Retryable(
-            f"the server's answer is not of its format: {clean(str(error))}", most_retries=_MOST_REPAIRS
+            f"the server's answer is not of its format: {clean(str(error))}",
+            most_retries=_MOST_REPAIRS,
         ) from error
     except (ValueError, RecursionError) as error:
         start = clean(body[:60].decode("utf-8", "replace")) or "nothing"
@@ -195,13 +202,19 @@ def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:
     calls = []
     for number, call in enumerate(found):
         function = call.get("function") if isinstance(call, dict) else None
-        name, given = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
+        name, given = (
+            (function.get("name"), function.get("arguments"))
+            if isinstance(function, dict)
+            else ("", "")
+        )
         if not isinstance(given, str):
             given = encode(given if isinstance(given, dict) else {}).decode()
         if isinstance(name, str) and name:
             own = call.get("id")
             known = own if isinstance(own, str) and own else f"call_{number}_{secrets.token_hex(6)}"
-            calls.append({"id": known, "type": "function", "function": {"name": name, "arguments": given}})
+            calls.append(
+                {"id": known, "type": "function", "function": {"name": name, "arguments": given}}
+            )
     if found and not (calls or text):
         raise no_answer("it calls a tool without a name")
     return tuple(calls)
@@ -215,7 +228,10 @@ def count(usage: Any, *path: str) -> int | None:
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     whole = isinstance(usage, int) and not isinstance(usage, bool)
-    if not (whole or (isinstance(usage, float) and usage.is_integer())) or not 0 <= usage <= _MOST_TOKENS:
+    if (
+        not (whole or (isinstance(usage, float) and usage.is_integer()))
+        or not 0 <= usage <= _MOST_TOKENS
+    ):
         return None
     return int(usage)
 
@@ -276,7 +292,8 @@ async def fetched(
 def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except ValueError:  # Python's reader also knows NaN and Infinity, as servers in Python write them
+    except ValueError:
+        # Python's reader also knows NaN and Infinity, as servers in Python write them
         return msgspec.convert(json.loads(_repaired(body), parse_int=_integer), type=kind)
 
 

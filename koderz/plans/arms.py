@@ -69,7 +69,9 @@ def solver_names(said: Mapping[str, Any], matrix: Matrix | None = None) -> tuple
         if said.get("solver"):
             raise KoderzError("--solver and --solvers: give one of them")
         words = [several] if isinstance(several, str) else several
-        return tuple(dict.fromkeys(name for word in words for name in word.replace(",", " ").split()))
+        return tuple(
+            dict.fromkeys(name for word in words for name in word.replace(",", " ").split())
+        )
     if said.get("solver"):
         return (str(said["solver"]),)
     suite, mode = str(said.get("suite") or Settings().suite), said.get("mode")
@@ -77,7 +79,9 @@ def solver_names(said: Mapping[str, Any], matrix: Matrix | None = None) -> tuple
     if modes is None:
         return MODES.get(str(mode or Settings().mode), ())
     if (mode or "") not in modes:
-        known = "; ".join(f"{name or 'without --mode'}: {', '.join(solvers)}" for name, solvers in modes.items())
+        known = "; ".join(
+            f"{name or 'without --mode'}: {', '.join(solvers)}" for name, solvers in modes.items()
+        )
         raise KoderzError(f"--mode {mode}: the suite {suite} has no such mode. It has {known}")
     return tuple(modes[mode or ""])
 
@@ -91,7 +95,9 @@ def with_solvers(settings: Settings, said: Container[str]) -> Settings:
         return settings
     mode = settings.mode if "mode" in said else None
     names = solver_names({"suite": settings.suite, "mode": mode})
-    return replace(settings, solver=names[0]) if len(names) == 1 else replace(settings, solvers=names)
+    return (
+        replace(settings, solver=names[0]) if len(names) == 1 else replace(settings, solvers=names)
+    )
 
 
 def make_arms(
@@ -109,16 +115,27 @@ def make_arms(
     solver may use besides its options; `judged_by_model`: the suite asks the model in the role `judge`, whatever the
     solver does. Raises KoderzError where a solver, one of its roles or parameters doesn't exist.
     """
-    chosen = {"suite": settings.suite, "mode": settings.mode, "solver": settings.solver, "solvers": settings.solvers}
-    stated = matrix.arms if matrix else tuple(MatrixArm(name, name) for name in solver_names(chosen))
-    solvers = [_solver(settings, arm, matrix, arguments, (tables or {}).get(arm.solver, {})) for arm in stated]
+    chosen = {
+        "suite": settings.suite,
+        "mode": settings.mode,
+        "solver": settings.solver,
+        "solvers": settings.solvers,
+    }
+    stated = (
+        matrix.arms if matrix else tuple(MatrixArm(name, name) for name in solver_names(chosen))
+    )
+    solvers = [
+        _solver(settings, arm, matrix, arguments, (tables or {}).get(arm.solver, {}))
+        for arm in stated
+    ]
     ready = [
         (arm, solver.settled(_offered(settings, at_hand(solver), own), arguments), own)
         for arm, (solver, own) in zip(stated, solvers, strict=True)
     ]
     models = settings.main_models
     others = (JUDGE,) if judged_by_model else ()
-    alone = {arm.name for arm in stated if arm.model or len(models) == 1}  # there once, whatever the models
+    # there once, whatever the models
+    alone = {arm.name for arm in stated if arm.model or len(models) == 1}
 
     def named(name: str, model: str) -> str:
         return name if not name or name in alone else f"{name} · {model}"
@@ -183,24 +200,37 @@ def opened_models(arms: Sequence[Arm], elsewhere: Container[str]) -> dict[str, t
     """The models that a run opens, by `model_key`: the name and, for one at its role's own address, the role."""
     every = [(MAIN, arm.model) for arm in arms if arm.solver.asks]
     every += [(role, name) for arm in arms for role, name in arm.models.items() if role != MAIN]
-    return {model_key(role, name, elsewhere): (name, role if role in elsewhere else "") for role, name in every}
+    return {
+        model_key(role, name, elsewhere): (name, role if role in elsewhere else "")
+        for role, name in every
+    }
 
 
-def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _offered(
+    settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Any]:
     """The values that a solver's parameters may take, by name; an arm's own win."""
     values = {name: value for name, value in values_in(settings).items() if name not in OF_DECIDING}
     return values | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
 
 
 def _solver(
-    settings: Settings, arm: MatrixArm, matrix: Matrix | None, arguments: Mapping[str, str], table: Mapping[str, Any]
+    settings: Settings,
+    arm: MatrixArm,
+    matrix: Matrix | None,
+    arguments: Mapping[str, str],
+    table: Mapping[str, Any],
 ) -> tuple[SettledSolver, dict[str, Any]]:
     """An arm's solver, and the arm's own parameters. Those that are options are checked as options."""
     where = f"{matrix.path if matrix else ''}, {arm.name}"
     parameters = dict(table) | _read(settings, arm.parameters, where)
-    solver = load_solver(arm.solver, _offered(settings, {}, parameters), {} if matrix else arguments)
+    solver = load_solver(
+        arm.solver, _offered(settings, {}, parameters), {} if matrix else arguments
+    )
     if unknown := arm.parameters.keys() - solver.parameters.keys():
-        raise KoderzError(f"{where}: the solver {solver.name} has no parameter {min(unknown).replace('_', '-')}")
+        raise KoderzError(
+            f"{where}: the solver {solver.name} has no parameter {min(unknown).replace('_', '-')}"
+        )
     return solver, parameters
 
 
@@ -208,7 +238,9 @@ def _read(settings: Settings, parameters: Mapping[str, Any], where: str) -> dict
     """Parameters converted to their types; those that are options are read as options."""
     fields = fields_in(settings)
     return {
-        name: fields[name].read(value, f"{where}, {name.replace('_', '-')}") if name in fields else value
+        name: fields[name].read(value, f"{where}, {name.replace('_', '-')}")
+        if name in fields
+        else value
         for name, value in parameters.items()
     }
 

@@ -31,13 +31,23 @@ def commit_of(folder: Path) -> tuple[str | None, bool]:
     and that a filter of Git's changes, such as one with other line ends, counts as differing.
     """
     try:
-        told = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel", "HEAD^0")).removesuffix("\n")
+        told = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel", "HEAD^0")).removesuffix(
+            "\n"
+        )
     except (OSError, subprocess.SubprocessError):
         return None, False
     place, _, commit = told.rpartition("\n")
     top = Path(place)
     try:
-        staged = _git(folder, "diff-index", "--cached", "--raw", "--no-ext-diff", "--ignore-submodules=all", "HEAD")
+        staged = _git(
+            folder,
+            "diff-index",
+            "--cached",
+            "--raw",
+            "--no-ext-diff",
+            "--ignore-submodules=all",
+            "HEAD",
+        )
         entries = _ENTRY.findall(_git(top, "ls-files", "--stage", "--debug", "-z"))
     except (OSError, subprocess.SubprocessError):
         return commit, False
@@ -59,7 +69,14 @@ def _git(folder: Path, *words: str) -> bytes:
 
 
 def _differs(
-    top: Path, mode: bytes, blob: bytes, stage: bytes, path: bytes, seconds: bytes, nanoseconds: bytes, size: bytes
+    top: Path,
+    mode: bytes,
+    blob: bytes,
+    stage: bytes,
+    path: bytes,
+    seconds: bytes,
+    nanoseconds: bytes,
+    size: bytes,
 ) -> bool:
     """Whether a tracked file isn't what the index says: by its size and time, else by its content."""
     if mode == b"160000":  # a submodule
@@ -69,7 +86,10 @@ def _differs(
     file = top / os.fsdecode(path)
     try:
         found = file.lstat()
-        if (found.st_size, found.st_mtime_ns) == (int(size), int(seconds) * 10**9 + int(nanoseconds)):
+        if (found.st_size, found.st_mtime_ns) == (
+            int(size),
+            int(seconds) * 10**9 + int(nanoseconds),
+        ):
             return False
         if stat.S_ISLNK(found.st_mode):
             content = os.fsencode(os.readlink(file))  # noqa: PTH115 a Path would lose a leading "./"

@@ -20,7 +20,11 @@ from koderz_tracker.stopping import FEWEST
 def until_decided(plan: Plan, settings: Settings) -> UntilDecided | None:
     """The way in which the run stops; None if everything is asked. KoderzError for settings that don't fit the plan."""
     if settings.until_decided is None:
-        given = {"alpha": settings.alpha, "margin": settings.margin, "min_tasks": settings.min_tasks}
+        given = {
+            "alpha": settings.alpha,
+            "margin": settings.margin,
+            "min_tasks": settings.min_tasks,
+        }
         for name, value in given.items():
             if value is not None:
                 raise KoderzError(f"{flag_of(name)} is for runs with --until-decided")
@@ -54,7 +58,9 @@ def _arm(given: str, names: list[str]) -> str:
     for name in names:
         if name.replace("_", "-") == given.replace("_", "-"):
             return name
-    raise KoderzError(f"--until-decided {given}: the run has no such arm; it has {', '.join(names)}")
+    raise KoderzError(
+        f"--until-decided {given}: the run has no such arm; it has {', '.join(names)}"
+    )
 
 
 def decided_measure(plan: Plan) -> str:
@@ -66,7 +72,9 @@ def decided_measure(plan: Plan) -> str:
 def bounds_in(plan: Plan, name: str) -> Interval:
     """The bounds of a measure. Raises KoderzError if it has none."""
     declared = {measure.name: measure for measure in plan.measures}
-    measure = declared.get(name) or Measure(name=name, direction="higher", two_valued=name == PASSES)
+    measure = declared.get(name) or Measure(
+        name=name, direction="higher", two_valued=name == PASSES
+    )
     bounds = SHARE if name == PASSES else bounds_of(measure)
     if bounds is None:
         unit = f", in {measure.unit}," if measure.unit else ""

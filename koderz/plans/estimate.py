@@ -152,8 +152,10 @@ class Ending:
     """A moment by which a run that stops once it is decided has been decided, with a chance."""
 
     chance: float
-    tasks: int | None  # or clusters of tasks, which may be more than there are; None: more than 20,000
-    cost: tuple[float, float] | None  # US dollars, a range; None: a price is unknown, or it takes more than there are
+    # or clusters of tasks, which may be more than there are; None: more than 20,000
+    tasks: int | None
+    # US dollars, a range; None: a price is unknown, or it takes more than there are
+    cost: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +183,23 @@ class Estimate:
     cost: tuple[float, float] | None  # US dollars; None: a price is unknown
     depths: tuple[Depth, ...] = ()  # of a recursion, if there is any
     likely: Likely | None = None  # None: of an arm nothing is known
-    basis: Mapping[str, str] = field(default_factory=dict)  # how that is known, or that it isn't, by arm
+    # how that is known, or that it isn't, by arm
+    basis: Mapping[str, str] = field(default_factory=dict)
     models: tuple[Share, ...] = ()
     decision: Foreseen | None = None  # of a run that stops once it is decided
 
 
-def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = lambda _: None) -> Estimate:
+def estimate(
+    plan: Plan, prices: Mapping[str, Price | None], history: History = lambda _: None
+) -> Estimate:
     """Estimates a plan from the expectations of its solvers, and from earlier runs for the likely figures.
 
     `prices` are those of the models that it asks, by name; `history` knows what runs before it took.
     """
     calls: dict[int, Span] = {}
     costs: dict[int, Span] = {}
-    sums: dict[str, dict[str, _Sum]] = {arm.name: defaultdict(_Sum) for arm in plan.arms}  # by arm and model
+    # by arm and model
+    sums: dict[str, dict[str, _Sum]] = {arm.name: defaultdict(_Sum) for arm in plan.arms}
     for arm, samples, expected in expected_calls(plan):
         model = arm.models.get(expected.role) or arm.models[expected.instead]
         price = prices.get(model) or Price(0, 0)
@@ -204,7 +210,9 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
             for calls, asked, told in spans
         )
         cost = least, most
-        asked, told, made = (_times(samples, s) for s in (expected.tokens_in, expected.tokens_out, expected.calls))
+        asked, told, made = (
+            _times(samples, s) for s in (expected.tokens_in, expected.tokens_out, expected.calls)
+        )
         calls[expected.depth] = _sum(calls.get(expected.depth, _NONE), made)
         costs[expected.depth] = _sum(costs.get(expected.depth, _NONE), cost)
         usual = _usual(expected, samples, price)
@@ -213,8 +221,15 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
     total = reduce(_sum, costs.values(), _NONE) if known else None
     likely, basis = _likely(plan, prices, sums, history)
     shares = [*_shares(sums, likely, priced=known)]
-    depths = [Depth(depth, _whole(calls[depth]), costs[depth] if known else None) for depth in sorted(calls)]
-    whole = None if likely is None else Likely.of(reduce(Amount.__add__, likely.values(), _FREE), priced=known)
+    depths = [
+        Depth(depth, _whole(calls[depth]), costs[depth] if known else None)
+        for depth in sorted(calls)
+    ]
+    whole = (
+        None
+        if likely is None
+        else Likely.of(reduce(Amount.__add__, likely.values(), _FREE), priced=known)
+    )
     every = [each for models in sums.values() for each in models.values()]
     return Estimate(
         plan.record.planned,
@@ -243,13 +258,24 @@ def _foreseen(plan: Plan, cost: Span | None) -> Foreseen | None:
     for chance, tasks in zip(_CHANCES, needed, strict=True):
         tasks = tasks and max(tasks, about.fewest)
         is_within = tasks is not None and tasks <= planned
-        endings.append(Ending(chance, tasks, _times(tasks / planned, cost) if tasks and is_within and cost else None))
+        endings.append(
+            Ending(
+                chance,
+                tasks,
+                _times(tasks / planned, cost) if tasks and is_within and cost else None,
+            )
+        )
     unit = "clusters of tasks" if len(about.order) > planned else "tasks"
-    return Foreseen(_DIFFERENCE, _PARTS, planned, unit, about.measure, about.arm, compared, tuple(endings))
+    return Foreseen(
+        _DIFFERENCE, _PARTS, planned, unit, about.measure, about.arm, compared, tuple(endings)
+    )
 
 
 def _likely(
-    plan: Plan, prices: Mapping[str, Price | None], sums: Mapping[str, Mapping[str, _Sum]], history: History
+    plan: Plan,
+    prices: Mapping[str, Price | None],
+    sums: Mapping[str, Mapping[str, _Sum]],
+    history: History,
 ) -> tuple[dict[str, Amount] | None, dict[str, str]]:
     """The likely amounts by model (None if unknown for some arm), and their basis by arm."""
     priced = {model: price or Price(0, 0) for model, price in prices.items()}
@@ -262,7 +288,14 @@ def _likely(
     for arm in plan.arms:
         if not (mine := sums[arm.name]):
             continue
-        taken = history(Cells(arm, samples[arm.name], priced, {model: each.tokens_in for model, each in mine.items()}))
+        taken = history(
+            Cells(
+                arm,
+                samples[arm.name],
+                priced,
+                {model: each.tokens_in for model, each in mine.items()},
+            )
+        )
         usual = {model: each.usual for model, each in mine.items() if each.usual}
         amounts = {**usual, **(taken.amounts if taken else {})}
         if taken and len(amounts) == len(mine):
@@ -324,18 +357,31 @@ def expected_calls(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
         for expected in arm.solver.expected(_tokens(task), task.id) if own is None else own:
             if expected.role in arm.models or expected.instead in arm.models:
                 yield arm, samples, expected
-            if own is None and plan.suite.asks_judge and (expected.role, JUDGE in arm.models) == (MAIN, True):
+            if (
+                own is None
+                and plan.suite.asks_judge
+                and (expected.role, JUDGE in arm.models) == (MAIN, True)
+            ):
                 # A judge that is a model: one call for each answer, unless the suite declares another number.
                 a_verdict = plan.suite.judge_calls
                 calls = _times(a_verdict, expected.calls)
                 shown = _sum(
-                    _times(a_verdict, expected.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task))
+                    _times(a_verdict, expected.tokens_out),
+                    (calls[0] * _tokens(task), calls[1] * _tokens(task)),
                 )
                 usual = None
                 if expected.usual:
                     made = a_verdict * expected.usual[0]
-                    usual = made, a_verdict * expected.usual[2] + made * _tokens(task), made * _VERDICT_TOKENS
-                yield arm, samples, Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls), usual=usual)
+                    usual = (
+                        made,
+                        a_verdict * expected.usual[2] + made * _tokens(task),
+                        made * _VERDICT_TOKENS,
+                    )
+                yield (
+                    arm,
+                    samples,
+                    Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls), usual=usual),
+                )
 
 
 def _tokens(task: Task) -> float:

@@ -15,7 +15,11 @@ def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:
     """The experiments of a recorded plan: their ids, tasks, arms and samples, in the order of its cells."""
     cells = record.cells
     if cells is None:
-        cells = [records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms]
+        cells = [
+            records.Cell(task, arm.name, record.samples)
+            for task in record.tasks
+            for arm in record.arms
+        ]
     for cell in cells:
         number_of = NumberOfSamples(record.run_id, cell.task, cell.arm, record.basis.digest)
         for sample in range(cell.samples):
@@ -36,4 +40,6 @@ class NumberOfSamples:
 
 def digest_of(value: Any) -> str:
     """A digest of a JSON value, 32 hex digits."""
-    return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16
+    ).hexdigest()

@@ -45,7 +45,8 @@ class MatrixArm:
     roles: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the solver, by its own names
     baseline: str = ""  # the name of another arm
-    settings: Mapping[str, str | None] | None = None  # of the suite, for this arm alone; no file states them
+    # of the suite, for this arm alone; no file states them
+    settings: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,10 @@ class Matrix(NamedTuple):
     cells: tuple[MatrixCells, ...]
 
     def cells_of(
-        self, tasks: Sequence[str], samples: int, made: Mapping[str, Sequence[str]] = MappingProxyType({})
+        self,
+        tasks: Sequence[str],
+        samples: int,
+        made: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> list[Cell] | None:
         """The cells of a run about these tasks; None if they are all tasks in all arms.
 
@@ -84,7 +88,9 @@ class Matrix(NamedTuple):
                 for arm in (name for one in stated for name in made.get(one, [one])):
                     before = found.get((task, arm), Cell(task, arm, 0))
                     names = (*before.names, *cells.names)
-                    found[task, arm] = Cell(task, arm, before.samples + (cells.samples or samples), names)
+                    found[task, arm] = Cell(
+                        task, arm, before.samples + (cells.samples or samples), names
+                    )
         order = {task: number for number, task in enumerate(tasks)}
         return sorted(found.values(), key=lambda cell: order[cell.task])
 
@@ -112,15 +118,22 @@ def _read_matrix(path: Path, *_stamp: int) -> Matrix:
         raise KoderzError(f"{path}: {error}") from None
     if unknown := table.keys() - {"arms", "cells"}:
         raise KoderzError(f"{path}: {min(unknown)} is neither [[arms]] nor [[cells]]")
-    arms = tuple(_arm(path, number, row) for number, row in enumerate(_rows(path, table, "arms"), 1))
-    cells = tuple(_cells(path, number, row) for number, row in enumerate(_rows(path, table, "cells"), 1))
+    arms = tuple(
+        _arm(path, number, row) for number, row in enumerate(_rows(path, table, "arms"), 1)
+    )
+    cells = tuple(
+        _cells(path, number, row) for number, row in enumerate(_rows(path, table, "cells"), 1)
+    )
     names = [arm.name for arm in arms]
     if not arms:
         raise KoderzError(f"{path} has no [[arms]]")
     for name in names:
         if names.count(name) > 1:
             raise KoderzError(f"{path}: two arms are called {name!r}")
-    meant = [*(name for cell in cells for name in cell.arms or ()), *(arm.baseline for arm in arms if arm.baseline)]
+    meant = [
+        *(name for cell in cells for name in cell.arms or ()),
+        *(arm.baseline for arm in arms if arm.baseline),
+    ]
     for name in (name for name in meant if name not in names):
         raise KoderzError(f"{path}: there is no arm {name!r}; there are {', '.join(names)}")
     for arm in (arm for arm in arms if arm.baseline == arm.name):
@@ -145,9 +158,13 @@ def _arm(path: Path, number: int, row: Mapping[str, Any]) -> MatrixArm:
     }
     arm = _converted(path, f"[[arms]] number {number}", options, MatrixArm)
     if arm.name and not arm.solver:
-        raise KoderzError(f"{path}: [[arms]] number {number}: it has no solver{misspelt('solver', row.keys())}")
+        raise KoderzError(
+            f"{path}: [[arms]] number {number}: it has no solver{misspelt('solver', row.keys())}"
+        )
     if not arm.name.isprintable() or not 0 < len(arm.name) <= 100:
-        raise KoderzError(f"{path}: [[arms]] number {number}: give a solver, and a name of at most 100 characters")
+        raise KoderzError(
+            f"{path}: [[arms]] number {number}: give a solver, and a name of at most 100 characters"
+        )
     return arm
 
 

@@ -157,12 +157,16 @@ class Subject(NamedTuple):
     suite: Suite
     tasks: tuple[Task, ...]
     prompts: Prompts
-    prompt_names: frozenset[str] = frozenset()  # the prompts that the tasks' messages were made of, by name
-    file_digest: str = ""  # of the file that defines the suite; empty: it is koderz' or an installed package's
+    # the prompts that the tasks' messages were made of, by name
+    prompt_names: frozenset[str] = frozenset()
+    # of the file that defines the suite; empty: it is koderz' or an installed package's
+    file_digest: str = ""
 
 
 def load_subject(
-    settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]], prompts: Prompts | None = None
+    settings: Settings,
+    select: Callable[[Sequence[Task]], Sequence[Task]],
+    prompts: Prompts | None = None,
 ) -> Subject:
     """Loads a plan's suite, tasks and prompts. Raises KoderzError for settings that don't fit them.
 
@@ -195,7 +199,9 @@ def make_plan(
     config = as_config(settings) | following.pop("config") | {"problem_range": problem_range}
     stated, added = [arm.record for arm in arms], following.pop("details")
     given = dict(details or {})
-    digest = secrets.token_hex(16) if single else _digest(config, stated, cells, added["matches"], given)
+    digest = (
+        secrets.token_hex(16) if single else _digest(config, stated, cells, added["matches"], given)
+    )
     record = records.Plan(
         run_id=None if single else f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}",
         arms=stated,
@@ -221,7 +227,9 @@ def following_fields(
     prompts = _used_prompts(subject, arms, settings)
     alike = equal_prompts(subject.tasks)
     asked = [" ".join(subject.suite.pairing_text(task).split()) for task in subject.tasks]
-    samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
+    samples = (
+        max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
+    )
     mode, tasks = _mode(settings, subject.suite, arms), [task.id for task in subject.tasks]
     return {
         "mode": mode,
@@ -229,13 +237,16 @@ def following_fields(
         "samples": samples,
         "config": {
             "mode": mode,
-            "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms if arm.solver.asks)) or arms[0].model,
+            "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms if arm.solver.asks))
+            or arms[0].model,
             "temperature": settings.sampling_temperature,
             "problems": tasks,
         },
         "simulated": _is_simulated(arms),
         "generated": _generated(subject),
-        "parts": _checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
+        "parts": _checked_parts(
+            _each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))
+        ),
         "groups": _groups(subject.tasks),
         "clusters": clusters_of(subject.tasks, alike),
         "notes": notes_on(settings, len(subject.tasks), alike, arms, samples) or (),
@@ -251,7 +262,11 @@ def following_fields(
             "questions": questions_of(subject.suite, subject.tasks),
             "judge": dict(subject.suite.judge_record) if _has_judge(arms) else {},
             "solvers": {arm.solver.name: arm.solver.about for arm in arms if arm.solver.about},
-            **({"suite": about} if (about := subject.suite.details(subject.tasks, settings)) else {}),
+            **(
+                {"suite": about}
+                if (about := subject.suite.details(subject.tasks, settings))
+                else {}
+            ),
         },
     }
 
@@ -263,9 +278,15 @@ def sample_of(plan: Plan, count: int) -> Plan:
     ids = {task.id for task in tasks}
     cells = plan.record.cells
     if cells is not None:
-        cells = [structs.replace(cell, samples=1, names=cell.names[:1]) for cell in cells if cell.task in ids]
+        cells = [
+            structs.replace(cell, samples=1, names=cell.names[:1])
+            for cell in cells
+            if cell.task in ids
+        ]
     return make_plan(
-        replace(plan.settings, samples=1, until_decided=None, tags=(*plan.settings.tags, "dry-run")),
+        replace(
+            plan.settings, samples=1, until_decided=None, tags=(*plan.settings.tags, "dry-run")
+        ),
         Subject(plan.suite, tasks, plan.prompts, frozenset(plan.record.details["prompts"])),
         plan.arms,
         cells=cells,
@@ -320,12 +341,16 @@ def _checked_parts(names: tuple[str, ...]) -> tuple[str, ...]:
         from koderz_tracker.summary import KEYS  # most runs have no such part
 
         if name in KEYS:
-            raise KoderzError(f"a part of the summary can't be called {name!r}, which the summary has already")
+            raise KoderzError(
+                f"a part of the summary can't be called {name!r}, which the summary has already"
+            )
         part_of(name)
     return names
 
 
-def _plan(record: records.Plan, settings: Settings, subject: Subject, arms: tuple[Arm, ...]) -> Plan:
+def _plan(
+    record: records.Plan, settings: Settings, subject: Subject, arms: tuple[Arm, ...]
+) -> Plan:
     plan = Plan(record, settings, subject.suite, subject.tasks, arms, subject.prompts)
     _require_handles(plan)
     return plan
@@ -337,7 +362,12 @@ def needs_of(plan: Plan) -> frozenset[str]:
     These are handles such as `judge` or `session`, and what an engine has to have, such as `gpu`.
     """
     pairs = {(task.needs, arm.solver.wants) for task, arm, _ in plan.cells()}
-    return frozenset(need for needs, wants in pairs for need in needs if need in wants or need not in OPENED | {JUDGE})
+    return frozenset(
+        need
+        for needs, wants in pairs
+        for need in needs
+        if need in wants or need not in OPENED | {JUDGE}
+    )
 
 
 def _require_handles(plan: Plan) -> None:
@@ -352,7 +382,9 @@ def _require_handles(plan: Plan) -> None:
         plan.suite.require_fit(task, arm.solver)
         for name in sorted(NEEDED & arm.solver.wants):
             if name in OPENED & task.needs and not plan.suite.overrides(f"open_{name}"):
-                raise KoderzError(f"the suite {plan.suite.name} says that {task.id} needs a {name}, but can't open one")
+                raise KoderzError(
+                    f"the suite {plan.suite.name} says that {task.id} needs a {name}, but can't open one"
+                )
             if name not in task.needs and arm.solver.requires(name):
                 raise KoderzError(
                     f"the solver {arm.solver.name} asks for a {name}, which {task.id} doesn't provide; "
@@ -365,14 +397,18 @@ def expectations_of(subject: Subject) -> dict[str, dict[str, str]]:
     if not isinstance(subject.suite, ProgramSuite):
         return {}
     references = {task.id: subject.suite.reference(task) for task in subject.tasks}
-    return {task: {"expected_response": text.strip("\n")} for task, text in references.items() if text}
+    return {
+        task: {"expected_response": text.strip("\n")} for task, text in references.items() if text
+    }
 
 
 def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> Prompts:
     """The prompts that models may see: those in the tasks' messages, and those that each arm's solver may add."""
     recalled = {"recall"} if settings.use_memory != "off" else set()
     added = (arm.solver.rendered(subject.prompts, {*arm.models, *recalled}) for arm in arms)
-    names = subject.prompt_names.union(*added, subject.suite.judge_prompts if _has_judge(arms) else ())
+    names = subject.prompt_names.union(
+        *added, subject.suite.judge_prompts if _has_judge(arms) else ()
+    )
     return Prompts({name: text for name, text in subject.prompts.texts.items() if name in names})
 
 
@@ -382,7 +418,17 @@ def _has_judge(arms: Sequence[Arm]) -> bool:
 
 _SHOWN = 5  # changes that are told
 _ADDED = frozenset(
-    {"digest", "matches", "prompts", "expectations", "questions", "judge", "solvers", "suite", "documents"}
+    {
+        "digest",
+        "matches",
+        "prompts",
+        "expectations",
+        "questions",
+        "judge",
+        "solvers",
+        "suite",
+        "documents",
+    }
 )
 """The details of a plan that are added to those that it is made with."""
 
@@ -403,7 +449,12 @@ def _digest(
 ) -> str:
     # Arms without settings keep their older form, so that old runs resume.
     of_arms = [
-        {name: value for name, value in to_builtins(arm).items() if (name, value) != ("settings", None)} for arm in arms
+        {
+            name: value
+            for name, value in to_builtins(arm).items()
+            if (name, value) != ("settings", None)
+        }
+        for arm in arms
     ]
     return digest_of([_decisive(config), of_arms, to_builtins(cells), matches, details])
 
@@ -411,14 +462,25 @@ def _digest(
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an experiment may depend on, which excludes those of sinks, and later ones that say nothing."""
     usual = fields_of(Settings)
-    silent = {name for name in (*OF_REQUESTS, *OF_DECIDING) if config.get(name) in (None, plain(usual[name].default))}
-    if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":  # which has had it from the start
+    silent = {
+        name
+        for name in (*OF_REQUESTS, *OF_DECIDING)
+        if config.get(name) in (None, plain(usual[name].default))
+    }
+    # which has had it from the start
+    if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":
         silent.add(CLUSTER_COLUMN)
-    return {name: value for name, value in config.items() if name not in {*OF_SINKS, *OF_REUSE, *silent}}
+    return {
+        name: value for name, value in config.items() if name not in {*OF_SINKS, *OF_REUSE, *silent}
+    }
 
 
 def restore_plan(
-    record: records.Plan, settings: Settings, *, accept_changes: bool, solver_files: Path | None = None
+    record: records.Plan,
+    settings: Settings,
+    *,
+    accept_changes: bool,
+    solver_files: Path | None = None,
 ) -> Plan:
     """The plan of a resumed run, with its settings, of which few may differ from the recorded ones.
 
@@ -428,8 +490,11 @@ def restore_plan(
     subject = load_subject(settings, partial(_same_tasks, record))
     basis = record.basis
     versions = {name: about.version for name, about in basis.solvers.items()}
-    arms = restore_arms(record.arms, settings, basis.solver_arguments, basis.at_hand, solver_files, versions)
-    if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
+    arms = restore_arms(
+        record.arms, settings, basis.solver_arguments, basis.at_hand, solver_files, versions
+    )
+    # whatever an arm is called, each experiment has one reply on record
+    if record.config.get("imported"):
         arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
     prompts = _used_prompts(subject, arms, settings)
     now = _matches(subject, arms, prompts, record.cells)
@@ -443,9 +508,14 @@ def restore_plan(
         files = [name for kind, name in changed if kind == "option"]
         named = [f"{name} {record.config.get(name[2:].replace('-', '_'))}" for name in files]
         named += [name for kind, name in changed if kind == "mounted"]
-        others = {"option", "mounted"} | ({"task", "settings of"} if named else set())  # whose digests include it
+        # whose digests include it
+        others = {"option", "mounted"} | ({"task", "settings of"} if named else set())
         named += [f"{kind} {name}" for kind, name in changed if kind not in others]
-        anew = f"; koderz benchmark rescore {record.run_id} --accept-changes judges all answers by it" if files else ""
+        anew = (
+            f"; koderz benchmark rescore {record.run_id} --accept-changes judges all answers by it"
+            if files
+            else ""
+        )
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(named[:_SHOWN])}. "
             f"Put it back, or mix old and new with --accept-changes{anew}"
@@ -466,7 +536,8 @@ def _matches(
     """The digests that have to be unchanged when the run is resumed, by kind and name."""
     settings = _settings_digests(subject, arms, cells or ())
     return {
-        "suite": {"name": subject.suite.name} | ({"file": subject.file_digest} if subject.file_digest else {}),
+        "suite": {"name": subject.suite.name}
+        | ({"file": subject.file_digest} if subject.file_digest else {}),
         "task": {task.id: task.digest for task in subject.tasks},
         "prompt": prompts.digests(),
         "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},
@@ -476,12 +547,20 @@ def _matches(
     }
 
 
-def _settings_digests(subject: Subject, arms: Sequence[Arm], cells: Sequence[records.Cell]) -> dict[str, str]:
+def _settings_digests(
+    subject: Subject, arms: Sequence[Arm], cells: Sequence[records.Cell]
+) -> dict[str, str]:
     """For each arm with settings of its own, the digest of its tasks under these."""
     tasks = {task.id: task for task in subject.tasks}
-    mine = {arm.name: [cell.task for cell in cells if cell.arm == arm.name] for arm in arms if arm.settings is not None}
+    mine = {
+        arm.name: [cell.task for cell in cells if cell.arm == arm.name]
+        for arm in arms
+        if arm.settings is not None
+    }
     return {
-        arm.name: task_digest(*(in_arm(subject.suite, tasks[name], arm).digest for name in mine[arm.name]))
+        arm.name: task_digest(
+            *(in_arm(subject.suite, tasks[name], arm).digest for name in mine[arm.name])
+        )
         for arm in arms
         if arm.name in mine
     }
@@ -490,5 +569,9 @@ def _settings_digests(subject: Subject, arms: Sequence[Arm], cells: Sequence[rec
 def describe_environment() -> dict[str, Any]:
     """The versions of koderz and Python, the platform, and the commit of the working directory."""
     commit, is_dirty = commit_of(Path())
-    versions = {"koderz": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    versions = {
+        "koderz": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
     return {**versions, "git_commit": commit, "git_dirty": is_dirty}

@@ -33,9 +33,13 @@ def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) 
         if low < 0 or high < 0:
             raise KoderzError(f"a range begins at 0, not {min(low, high)}")
         if high <= low:
-            raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one task")
+            raise KoderzError(
+                f"END has to be above START, since the range is half-open: {low} {low + 1} is one task"
+            )
         if high > len(tasks):
-            raise KoderzError(f"the suite has {len(tasks)} tasks, so END is at most {len(tasks)}, not {high}")
+            raise KoderzError(
+                f"the suite has {len(tasks)} tasks, so END is at most {len(tasks)}, not {high}"
+            )
         chosen = chosen[low:high]
     if settings.problems:
         ids = tuple(task.id for task in tasks)
@@ -47,7 +51,9 @@ def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) 
         wanted = {task for task in found.values() if task is not None}
         chosen = [task for task in chosen if task.id in wanted]
         if span is not None and not chosen:
-            raise KoderzError(f"none of the tasks named lies in the range {span.start} to {span.stop}")
+            raise KoderzError(
+                f"none of the tasks named lies in the range {span.start} to {span.stop}"
+            )
     if settings.shuffle:
         random.Random(settings.seed).shuffle(chosen)  # noqa: S311 repeatable on purpose
     return tuple(chosen[: settings.limit])
@@ -58,7 +64,13 @@ def find_id(name: str, ids: Sequence[str]) -> str | None:
     if name in ids:
         return name
     found = [each for each in ids if each.rpartition("/")[2] == name]
-    if not found and name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(ids):
+    if (
+        not found
+        and name.isascii()
+        and name.isdecimal()
+        and len(name) < 10
+        and int(name) < len(ids)
+    ):
         found = [ids[int(name)]]
     return found[0] if len(found) == 1 else None
 
@@ -69,7 +81,9 @@ def read_problems(path: Path) -> tuple[str, ...]:
         text = read_all(path, 16 * MB).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"--problems-file {path} can't be read: {error}") from None
-    return tuple(name for line in text.splitlines() for name in split_problems(line.partition("#")[0]))
+    return tuple(
+        name for line in text.splitlines() for name in split_problems(line.partition("#")[0])
+    )
 
 
 def split_problems(text: str) -> tuple[str, ...]:
@@ -84,7 +98,10 @@ def clusters_of(tasks: Sequence[Task], alike: Mapping[str, str]) -> Sequence[str
     """
     found = [task.cluster for task in tasks]
     if alike:
-        shares = {task.id: [*filter(None, [task.cluster]), *filter(None, [alike.get(task.id)])] for task in tasks}
+        shares = {
+            task.id: [*filter(None, [task.cluster]), *filter(None, [alike.get(task.id)])]
+            for task in tasks
+        }
         joined = linked(shares)
         found = [joined.get(task.id, task.cluster) for task in tasks]
     shared = [cluster for cluster in found if cluster]
@@ -100,10 +117,14 @@ def equal_prompts(tasks: Sequence[Task]) -> dict[str, str]:
     for task in tasks:
         if not task.needs & OPENED and any(message.get("content") for message in task.messages):
             found.setdefault(task_digest(*map(repr, task.messages)), []).append(task.id)
-    return {name: f"prompt of {same[0]}" for same in found.values() if len(same) > 1 for name in same}
+    return {
+        name: f"prompt of {same[0]}" for same in found.values() if len(same) > 1 for name in same
+    }
 
 
-def notes_on(settings: Settings, tasks: int, alike: Mapping[str, str], arms: Sequence[Arm], samples: int) -> list[str]:
+def notes_on(
+    settings: Settings, tasks: int, alike: Mapping[str, str], arms: Sequence[Arm], samples: int
+) -> list[str]:
     """Warnings about the tasks and samples of a run, for wherever its figures are shown.
 
     `tasks` is the number of tasks, and `alike` are the `equal_prompts` among them.

@@ -17,7 +17,8 @@ from koderz.types import Message
 from koderz_tracker.files import MB, read_all
 
 _OWN: Mapping[str, str] = {
-    path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.md"))
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted(Path(__file__).parent.glob("*.md"))
 }
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     name: frozenset(Template(text).get_identifiers()) for name, text in _OWN.items()
@@ -47,13 +48,26 @@ class Prompts:
         self, values: Mapping[str, str], *, cot: bool = True, specification: str = ""
     ) -> tuple[Message, ...]:
         """The first messages of a task, with its values filled in."""
-        specified = self.render("specification", specification=specification) if specification else ""
-        user = self.render("task", **values, reasoning=self.render("reasoning") if cot else "", specification=specified)
-        return {"role": "system", "content": self.render("system")}, {"role": "user", "content": user}
+        specified = (
+            self.render("specification", specification=specification) if specification else ""
+        )
+        user = self.render(
+            "task",
+            **values,
+            reasoning=self.render("reasoning") if cot else "",
+            specification=specified,
+        )
+        return {"role": "system", "content": self.render("system")}, {
+            "role": "user",
+            "content": user,
+        }
 
     def digests(self) -> dict[str, str]:
         """Maps each name to the first 16 hex digits of its text's SHA-256."""
-        return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in self.texts.items()}
+        return {
+            name: hashlib.sha256(text.encode()).hexdigest()[:16]
+            for name, text in self.texts.items()
+        }
 
 
 def load_prompts(override: Path | None = None) -> Prompts:
@@ -79,7 +93,9 @@ def _overrides(folder: Path) -> dict[str, str]:
     texts = {}
     for path in sorted(folder.glob("*.md")):
         if path.stem not in PLACEHOLDERS:
-            raise KoderzError(f"{path}: no prompt has that name; there are {', '.join(PLACEHOLDERS)}")
+            raise KoderzError(
+                f"{path}: no prompt has that name; there are {', '.join(PLACEHOLDERS)}"
+            )
         try:
             text = read_all(path, MB).decode("utf-8").replace("\r\n", "\n")
         except (OSError, UnicodeDecodeError) as error:

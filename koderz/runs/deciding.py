@@ -22,7 +22,8 @@ from koderz_tracker.sequential import SEQUENCE, as_e_value
 from koderz_tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of
 
 _OF_DECIDING = tuple(CODES[name] for name in ("experiment", "fault", "decision"))
-_AHEAD = 3  # times the concurrency: experiments that may be begun beyond the first task that is not settled
+# times the concurrency: experiments that may be begun beyond the first task that is not settled
+_AHEAD = 3
 
 
 @dataclass(slots=True)
@@ -113,8 +114,14 @@ class ArmsCompared:
             return "no task counted yet"
         if self._told[0] != self.tasks:
             evidence, alpha = self.trial.evidence, self.trial.rule.alpha
-            mean, low, high = (self._scale * value for value in (evidence.mean, *self.trial.interval))
-            unit, digits = ("points", ".1f") if self._about.measure == PASSES else (f"in {self._about.measure}", ".3g")
+            mean, low, high = (
+                self._scale * value for value in (evidence.mean, *self.trial.interval)
+            )
+            unit, digits = (
+                ("points", ".1f")
+                if self._about.measure == PASSES
+                else (f"in {self._about.measure}", ".3g")
+            )
             shown = f"{mean:+{digits}} {unit} ({low:+{digits}} to {high:+{digits}})"
             evidence_of = f"evidence {as_e_value(self.trial.log_e):.3g} of {1 / alpha:.4g}"
             self._told = self.tasks, f"{self.tasks}/{self.planned} tasks, {shown}, {evidence_of}"
@@ -148,7 +155,9 @@ class ArmsCompared:
             means: dict[str, Interval] = {}  # with what is missing at either bound
             is_judged = True
             for arm, numbers in pair.arms.items():
-                values = [value for number in numbers if (value := state.values.get(number)) is not None]
+                values = [
+                    value for number in numbers if (value := state.values.get(number)) is not None
+                ]
                 judged = [value for value in values if low <= value <= high]
                 missing = len(numbers) - len(judged)
                 means[arm] = fmean([*judged, *[low] * missing]), fmean([*judged, *[high] * missing])
@@ -178,7 +187,11 @@ class ArmsCompared:
         left_out = sum(self._left_out.values())
         cost = math.fsum(self._costs)
         left = self.planned - self.tasks - left_out
-        a, b = (of_means * fmean(side) for side in zip(*self._means, strict=True)) if self._means else (None, None)
+        a, b = (
+            (of_means * fmean(side) for side in zip(*self._means, strict=True))
+            if self._means
+            else (None, None)
+        )
         low, high = evidence.interval(rule.alpha)
         least, most = self.trial.interval
         return Decision(
@@ -199,7 +212,9 @@ class ArmsCompared:
             left_out=dict(+self._left_out),
             interval_bounds=(scale * least, scale * most) if left_out else None,
             cost=cost,
-            cost_saved=cost * max(0, left) / (self.tasks + left_out) if self.tasks + left_out else 0.0,
+            cost_saved=cost * max(0, left) / (self.tasks + left_out)
+            if self.tasks + left_out
+            else 0.0,
             path=[
                 (point.tasks, point.e_value, scale * point.low, scale * point.high)
                 for point in path_of(self.trial.values, rule.alpha, self.trial.weights)
@@ -211,7 +226,9 @@ def recorded_outcomes(folder: Path) -> Iterator[Record]:
     """The ends of experiments and the decisions in the journal of the run in `folder`, in their order."""
     journal = folder / NAME
     spans = load_index(journal).columns("code", "length", "offset")
-    return read_records(journal, [(offset, length) for code, length, offset in spans if code in _OF_DECIDING])
+    return read_records(
+        journal, [(offset, length) for code, length, offset in spans if code in _OF_DECIDING]
+    )
 
 
 class Decider:
@@ -226,7 +243,9 @@ class Decider:
         self._places = {task: place for place, task in enumerate(about.order)}
         self._ahead = _AHEAD * plan.settings.concurrency
         self._begun: list[int] = []  # the places of the tasks that have begun since, in order
-        self._experiments = {experiment_number(each.experiment_id): each for each in plan.experiments()}
+        self._experiments = {
+            experiment_number(each.experiment_id): each for each in plan.experiments()
+        }
         numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, each in self._experiments.items():
             numbers[each.task.id, each.arm.name].append(number)
@@ -242,12 +261,16 @@ class Decider:
     def leaves_rest(self) -> bool:
         """Whether no more is to be asked: every comparison is decided, and one of them before its last task."""
         is_over = all(each.is_final for each in self._comparisons)
-        return is_over and any(each.is_cut_short for each in self._comparisons) and not self._goes_past
+        return (
+            is_over and any(each.is_cut_short for each in self._comparisons) and not self._goes_past
+        )
 
     def text(self) -> str:
         """The state of the evidence, for the screen."""
         several = len(self._comparisons) > 1
-        return " · ".join(f"{each.b}: {each.text}" if several else each.text for each in self._comparisons)
+        return " · ".join(
+            f"{each.b}: {each.text}" if several else each.text for each in self._comparisons
+        )
 
     def is_settled(self, arm: str) -> bool:
         """Whether an arm is asked no more: all comparisons that it takes part in are decided before their last task."""
@@ -296,7 +319,9 @@ class Decider:
         if experiment is None or state.faults[number] != 1 or not state.is_open(number):
             return False
         arm, is_ordered = experiment.arm.name, experiment.task.id in self._places
-        return is_ordered and any(arm in (each.a, each.b) and not each.is_final for each in self._comparisons)
+        return is_ordered and any(
+            arm in (each.a, each.b) and not each.is_final for each in self._comparisons
+        )
 
 
 def _comparisons(
@@ -306,11 +331,18 @@ def _comparisons(
     bounds = bounds_in(plan.record, about.measure)
     scale = 100.0 if about.measure == PASSES else bounds[1] - bounds[0]
     for b in others:
-        both = [task for task in about.order if (task, about.arm) in numbers and (task, b) in numbers]
+        both = [
+            task for task in about.order if (task, about.arm) in numbers and (task, b) in numbers
+        ]
         units = [
-            [TaskPair(task, {arm: numbers[task, arm] for arm in (about.arm, b)}, about.arm, b) for task in unit]
+            [
+                TaskPair(task, {arm: numbers[task, arm] for arm in (about.arm, b)}, about.arm, b)
+                for task in unit
+            ]
             for unit in members(both, clusters_in(plan.record))
         ]
         margin = None if about.margin is None else about.margin / scale
-        rule = StoppingRule(len(units), about.alpha / len(others), margin, about.fewest, plan.settings.seed)
+        rule = StoppingRule(
+            len(units), about.alpha / len(others), margin, about.fewest, plan.settings.seed
+        )
         yield ArmsCompared((about.arm, b), units, about, rule, bounds)

@@ -58,7 +58,9 @@ def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable
     return take
 
 
-def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] = os.environ) -> None:
+def write_documents(
+    folder: Path, summary: Summary, environ: Mapping[str, str] = os.environ
+) -> None:
     """Writes the documents that the plan of the run in `folder` names; none if the run was begun elsewhere.
 
     Raises StorageError where the disk refuses.
@@ -73,13 +75,19 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
             ) from None
 
 
-def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ, *, shared: bool = True) -> bool:
+def lacks_documents(
+    folder: Path, environ: Mapping[str, str] = os.environ, *, shared: bool = True
+) -> bool:
     """Whether a document is missing. With `shared`, documents that other runs write into count too."""
     found = [about for _, about in _documents(folder, environ) if shared or about.get("is_own")]
-    return any(not Path(about["output"], file).exists() for about in found for file in about["files"])
+    return any(
+        not Path(about["output"], file).exists() for about in found for file in about["files"]
+    )
 
 
-def _documents(folder: Path, environ: Mapping[str, str]) -> list[tuple[Document, Mapping[str, Any]]]:
+def _documents(
+    folder: Path, environ: Mapping[str, str]
+) -> list[tuple[Document, Mapping[str, Any]]]:
     """The documents of a plan, each with its entry under `details.documents`."""
     plan, line = plan_and_line(folder)
     found = plan.basis.documents

@@ -78,14 +78,19 @@ async def import_samples(
                 missing = plan.record.planned - len(samples.samples)
                 ended = SessionEnd(
                     "complete",
-                    f"the file has {missing} less than {plan.record.samples} samples a task" if missing else "",
+                    f"the file has {missing} less than {plan.record.samples} samples a task"
+                    if missing
+                    else "",
                 )
             await tracker.finish(ended.status, ended.reason)
             return close(plan, tracker, ended, None), samples
 
 
 _OF_FAULT = ("problem_id", "arm", "sample", "reason", "cause", "cost")
-_OF_RESULT = tuple({*Result.__struct_fields__} & {*records.Experiment.__struct_fields__} - {"experiment_id", "facts"})
+_OF_RESULT = tuple(
+    {*Result.__struct_fields__}
+    & {*records.Experiment.__struct_fields__} - {"experiment_id", "facts"}
+)
 
 
 async def import_log(log: Summary, path: Path, results: Path, *, summary: bool) -> Merged:
@@ -95,7 +100,11 @@ async def import_log(log: Summary, path: Path, results: Path, *, summary: bool) 
     `summary`: with its summary file.
     """
     digest = hashlib.sha256(repr((log.config, log.results, log.faults)).encode()).hexdigest()
-    if same := [folder.name for folder in run_folders(results) if folder.name.startswith(f"bench_{digest[:8]}_")]:
+    if same := [
+        folder.name
+        for folder in run_folders(results)
+        if folder.name.startswith(f"bench_{digest[:8]}_")
+    ]:
         return Merged(same[0], "there already")
     written = datetime.fromtimestamp((await asyncio.to_thread(path.stat)).st_mtime)
     try:
@@ -126,14 +135,22 @@ async def import_log(log: Summary, path: Path, results: Path, *, summary: bool) 
         try:
             for result in log.results:
                 own = {name: getattr(result, name) for name in _OF_RESULT}
-                facts = {"untold": list(result.untold)} | ({} if result.answer is UNSET else {ANSWER: result.answer})
+                facts = {"untold": list(result.untold)} | (
+                    {} if result.answer is UNSET else {ANSWER: result.answer}
+                )
                 named = number_of[result.problem_id, result.arm](result.sample)
-                await tracker.record(records.Experiment(**own, experiment_id=f"exp_{named:016x}", facts=facts))
+                await tracker.record(
+                    records.Experiment(**own, experiment_id=f"exp_{named:016x}", facts=facts)
+                )
             for fault in log.faults:
                 own = {name: fault[name] for name in _OF_FAULT}
                 named = number_of[fault["problem_id"], fault["arm"]](fault["sample"])
-                await tracker.record(records.Fault(**own, solver=fault["arm"], experiment_id=f"exp_{named:016x}"))
-            await tracker.finish("incomplete" if log.faults and log.status == "complete" else log.status, log.reason)
+                await tracker.record(
+                    records.Fault(**own, solver=fault["arm"], experiment_id=f"exp_{named:016x}")
+                )
+            await tracker.finish(
+                "incomplete" if log.faults and log.status == "complete" else log.status, log.reason
+            )
         except BaseException:
             shutil.rmtree(tracker.folder, ignore_errors=True)
             raise
@@ -147,11 +164,16 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     solvers = samples.solvers
     most = max(Counter((sample.task.id, sample.solver) for sample in samples.samples).values())
     mode: Any = "comparative" if len(solvers) > 1 else solvers[0]
-    settings = replace(settings, local_model=settings.local_model or samples.model, mode=mode, samples=most)
+    settings = replace(
+        settings, local_model=settings.local_model or samples.model, mode=mode, samples=most
+    )
     named = {sample.task.id for sample in samples.samples}
     subject = load_subject(settings, lambda tasks: [task for task in tasks if task.id in named])
     plan = make_plan(settings, subject, make_arms(settings, {}))
-    source = {"file": samples.path.name, "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest()}
+    source = {
+        "file": samples.path.name,
+        "sha256": hashlib.sha256(samples.path.read_bytes()).hexdigest(),
+    }
     kinds = {sample.is_reply for sample in samples.samples}
     if len(kinds) > 1:
         raise KoderzError(f"{samples.path} has programs and replies; import them from a file each")
@@ -161,7 +183,9 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
     )
 
 
-async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judge, tell: Callable[[int], None]) -> None:
+async def _judge_all(
+    plan: Plan, samples: Samples, tracker: Tracker, judge: Judge, tell: Callable[[int], None]
+) -> None:
     known = {(sample.task.id, sample.solver, sample.number): sample for sample in samples.samples}
     experiments = (
         (experiment, known[key])
@@ -175,9 +199,13 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
         (identity, sample), started = pair, time.monotonic()
         async with Handles(identity, [], _Page(sample, tracker, judge)) as handles:
             try:
-                verdict = await handles.judge(identity.task, await handles.ask(identity.task.messages))
+                verdict = await handles.judge(
+                    identity.task, await handles.ask(identity.task.messages)
+                )
             except ReferenceFault as fault:
-                await tracker.record(fault_of(identity, fault, cost=0.0, calls=handles.totals.calls))
+                await tracker.record(
+                    fault_of(identity, fault, cost=0.0, calls=handles.totals.calls)
+                )
             else:
                 await tracker.record(experiment_of(handles, verdict, time.monotonic() - started))
         tell(next(done))
@@ -195,7 +223,12 @@ class _Page:
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:  # noqa: ARG002
         model = identity.arm.model
-        return Answer(Completion(self.sample.program, finish_reason="imported", model=model), MAIN, model, Sampling())
+        return Answer(
+            Completion(self.sample.program, finish_reason="imported", model=model),
+            MAIN,
+            model,
+            Sampling(),
+        )
 
     async def judge(self, *_: Any) -> Verdict:
         return await self.own_judge.verdict(self.sample)

@@ -45,12 +45,16 @@ class Judge:
 
     async def verdict(self, sample: Sample) -> Verdict:
         """The verdict on a sample. Raises ReferenceFault if the task can't be judged here."""
-        async with self.exclusive() if self.exclusive and EXCLUSIVE in sample.task.needs else nullcontext():
+        async with (
+            self.exclusive() if self.exclusive and EXCLUSIVE in sample.task.needs else nullcontext()
+        ):
             if self.references:
                 await self.references.require(sample.task)
             if sample.is_reply:
                 return await self.suite.judge(sample.task, sample.program, self.context)
-            return await program_suite(self.suite).judge_written(sample.task, sample.program, self.context)
+            return await program_suite(self.suite).judge_written(
+                sample.task, sample.program, self.context
+            )
 
     async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
         """Applies `work` to every item, to as many at once as there are judges. Raises its errors."""
@@ -69,7 +73,9 @@ class Judge:
 
 
 @asynccontextmanager
-async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = False) -> AsyncIterator[Judge]:
+async def open_judge(
+    suite: Suite, settings: Settings, *, own_programs: bool = False
+) -> AsyncIterator[Judge]:
     """Opens a judge with a calibrated sandbox by these settings; with none if no task needs one.
 
     Raises Unreachable where nothing contains programs here.
@@ -78,7 +84,9 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
     with ExitStack() as stack:
         warn = logging.getLogger("koderz").warning
         exclusive = stack.enter_context(open_exclusive(warn)) if EXCLUSIVE in needs else None
-        context = JudgeContext(NoSandbox(), suite.limits, core=exclusive.core if exclusive else None)
+        context = JudgeContext(
+            NoSandbox(), suite.limits, core=exclusive.core if exclusive else None
+        )
         judge = Judge(suite, context, settings.judge_count, exclusive)
         if JUDGE not in needs:
             yield judge
@@ -92,7 +100,9 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
         ) as sandbox:
             references = references_of(suite, sandbox)
             try:
-                yield replace(judge, context=replace(context, sandbox=sandbox), references=references)
+                yield replace(
+                    judge, context=replace(context, sandbox=sandbox), references=references
+                )
             finally:
                 if references:
                     references.remember()
@@ -111,7 +121,8 @@ class Report:
     mean_score: float | None  # where the suite gives scores
     facts: dict[str, int]  # of how many samples each fact of the suite's is true
     lines: Sequence[dict[str, Any]]  # of each sample, in the file's order
-    judged: Sequence[Verdict | None]  # likewise, the whole verdicts; None: its task could not be judged
+    # likewise, the whole verdicts; None: its task could not be judged
+    judged: Sequence[Verdict | None]
 
 
 async def judge(
@@ -132,7 +143,9 @@ async def judge(
     where the task's own reference doesn't pass.
     """
     docker = (DockerOptions(image),) if image else ()
-    settings = Settings(sandbox=sandbox, own=(CodeOptions(test_timeout=timeout, test_memory=memory_mb), *docker))
+    settings = Settings(
+        sandbox=sandbox, own=(CodeOptions(test_timeout=timeout, test_memory=memory_mb), *docker)
+    )
     asked = load_suite(suite, dataset, settings)
     return await judge_one(asked, find_task(asked, task), program, settings)
 
@@ -143,7 +156,9 @@ async def judge_one(suite: Suite, task: Task, program: str, settings: Settings) 
         return await opened.verdict(Sample(task, program, "zero-shot", 0))
 
 
-async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]) -> Report:
+async def judge_samples(
+    suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]
+) -> Report:
     """Judges every sample of a file; calls `tell` with the number done so far."""
     verdicts: dict[int, Verdict] = {}  # by the sample's place in the file
     faults: dict[str, str] = {}
@@ -168,7 +183,9 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
     # Of each fact that is true or false, the number of verdicts of which it is true.
     counts: Counter[str] = Counter()
     for verdict in verdicts.values():
-        counts.update({name: int(value) for name, value in verdict.facts.items() if isinstance(value, bool)})
+        counts.update(
+            {name: int(value) for name, value in verdict.facts.items() if isinstance(value, bool)}
+        )
     return Report(
         samples=len(verdicts),
         passed=sum(verdict.passed for verdict in verdicts.values()),
@@ -178,20 +195,32 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
         faults=[*faults.values()],
         mean_score=statistics.fmean(scores) if scores else None,
         facts=dict(counts),
-        lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
+        lines=[
+            _line(sample, verdicts.get(number), faults)
+            for number, sample in enumerate(samples.samples)
+        ],
         judged=[verdicts.get(number) for number in range(len(samples.samples))],
     )
 
 
-def _mean(estimate: Callable[[int, int, int], float], tasks: Mapping[str, Sequence[bool]], k: int) -> float:
+def _mean(
+    estimate: Callable[[int, int, int], float], tasks: Mapping[str, Sequence[bool]], k: int
+) -> float:
     return statistics.fmean(estimate(len(own), sum(own), k) for own in tasks.values())
 
 
 def _line(sample: Sample, verdict: Verdict | None, faults: Mapping[str, str]) -> dict[str, Any]:
     if verdict is None:
-        line: dict[str, Any] = {"verdict": "fault", "cause": faults[sample.task.id], "score": None, "metrics": {}}
+        line: dict[str, Any] = {
+            "verdict": "fault",
+            "cause": faults[sample.task.id],
+            "score": None,
+            "metrics": {},
+        }
     else:
-        line = {name: getattr(verdict, name) for name in ("verdict", "cause", "score", "metrics")} | verdict.facts
+        line = {
+            name: getattr(verdict, name) for name in ("verdict", "cause", "score", "metrics")
+        } | verdict.facts
     return {"task_id": sample.task.id, **line}
 
 
@@ -200,7 +229,9 @@ def find_task(suite: Suite, name: str) -> Task:
     tasks = {task.id: task for task in suite.tasks}
     if found := find_id(name, tuple(tasks)):
         return tasks[found]
-    raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
+    raise KoderzError(
+        f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +242,8 @@ class Sample:
     program: str  # whole: what follows a prompt has the prompt before it; of a reply, its text
     solver: str
     number: int  # from 0, among those of its task and solver
-    is_reply: bool = False  # to be judged as a model's reply is, in which a program may have to be found
+    # to be judged as a model's reply is, in which a program may have to be found
+    is_reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +266,9 @@ class Samples:
         match [*self.models]:
             case [str(model)] if model:
                 return model
-        raise KoderzError(f"{self.path} doesn't say who wrote its programs; name the model with --model")
+        raise KoderzError(
+            f"{self.path} doesn't say who wrote its programs; name the model with --model"
+        )
 
 
 def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
@@ -251,7 +285,9 @@ def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
         try:
             task = known.get(row.id("task_id"))
             if task is None:
-                raise row.error(f"there is no task {row.id('task_id')!r} in this suite; name another with --suite")
+                raise row.error(
+                    f"there is no task {row.id('task_id')!r} in this suite; name another with --suite"
+                )
             row.text(_answer_in(row))
             last[row.fields.get("experiment_id") or number] = row, task
         except KoderzError as error:
@@ -259,15 +295,22 @@ def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
     if not last:
         reason = f"; the first that is wrong: {malformed[0]}" if malformed else ""
         raise KoderzError(f"{path} holds no sample that could be judged{reason}")
-    models = frozenset(model if isinstance(model := row.fields.get("model"), str) else None for row, _ in last.values())
+    models = frozenset(
+        model if isinstance(model := row.fields.get("model"), str) else None
+        for row, _ in last.values()
+    )
     nth: Counter[tuple[str, str]] = Counter()
     samples = []
     for row, task in last.values():
         solver = row.fields.get("solver")
-        solver = solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
+        solver = (
+            solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
+        )
         field = _answer_in(row)
         program = (task.prompt if field == "completion" else "") + row.text(field)
-        samples.append(Sample(task, program, solver, nth[task.id, solver], is_reply=field == "reply"))
+        samples.append(
+            Sample(task, program, solver, nth[task.id, solver], is_reply=field == "reply")
+        )
         nth[task.id, solver] += 1
     return Samples(path, samples, malformed, models)
 

@@ -215,7 +215,9 @@ class Steps:
     """Turns the lines of one run's journal into text, without anything that a model wrote."""
 
     def __init__(self, plan: records.Plan) -> None:
-        self._names = {experiment_id: (task, arm) for experiment_id, task, arm, _ in planned_ids(plan)}
+        self._names = {
+            experiment_id: (task, arm) for experiment_id, task, arm, _ in planned_ids(plan)
+        }
         self._turns: Counter[str] = Counter()
 
     def tell(self, line: Mapping[str, Any]) -> str:
@@ -239,7 +241,9 @@ class Steps:
                 said = f"fault: {line.get('reason')}"
             case _:
                 return ""
-        task, arm = self._names.get(experiment, (str(line.get("problem_id")), str(line.get("solver"))))
+        task, arm = self._names.get(
+            experiment, (str(line.get("problem_id")), str(line.get("solver")))
+        )
         return f"{task} {arm}: {said}"
 
     def tell_record(self, record: records.Record) -> str:

@@ -27,9 +27,11 @@ from koderz_tracker.tracker import Tracker
 DECIDED = "decided"
 """The status of a run that stopped since its comparison was decided."""
 
-_OVERRIDDEN = ("stopped", "incomplete", "interrupted")  # statuses that give way where what is under way decides the run
+# statuses that give way where what is under way decides the run
+_OVERRIDDEN = ("stopped", "incomplete", "interrupted")
 _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
-_OF_ONE_EXPERIMENT = ("needs_call", "reference", "cost_cap")  # causes of faults that say nothing about the next one
+# causes of faults that say nothing about the next one
+_OF_ONE_EXPERIMENT = ("needs_call", "reference", "cost_cap")
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class SessionEnd(NamedTuple):
 
     status: str  # complete | decided | incomplete | interrupted | stopped | failed
     reason: str = ""
-    was_called_off: bool = False  # by the user, though the experiments under way may have been the last ones
+    # by the user, though the experiments under way may have been the last ones
+    was_called_off: bool = False
 
     @property
     def ends_all(self) -> bool:
@@ -80,7 +83,9 @@ class Orchestrator:
 
         `replies`: those of other runs, which come before a model's.
         """
-        self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
+        self.progress = Progress(
+            plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults
+        )
         self.plan = plan
         self.how = how or Replaying()
         self.spent = tracker.tally.cost
@@ -92,7 +97,8 @@ class Orchestrator:
         self._faults_in_a_row = 0
         self._audience_error: Exception | None = None
         self._decider = decider
-        self._retried: set[str] = set()  # experiments that ended in a fault, which may well be one again
+        # experiments that ended in a fault, which may well be one again
+        self._retried: set[str] = set()
         if decider:
             self.progress.evidence = decider.text
         self._moved = asyncio.Event()
@@ -159,21 +165,29 @@ class Orchestrator:
         Once it is decided, those that an engine elsewhere has begun already, since they are paid for.
         """
         for experiment in self._next():
-            if self.stopping and (not self._is_decided or (self._ended and self._ended.was_called_off)):
+            if self.stopping and (
+                not self._is_decided or (self._ended and self._ended.was_called_off)
+            ):
                 return
-            is_settled = self._decider and (self.stopping or self._decider.is_settled(experiment.arm.name))
+            is_settled = self._decider and (
+                self.stopping or self._decider.is_settled(experiment.arm.name)
+            )
             if is_settled and not self._engine.outlives:
                 continue
             recorded = self._tracker.recorded(experiment.experiment_id)
             if is_settled:
                 # What was handed to an engine elsewhere, and hasn't come back, is paid for.
-                handed = [line for line in recorded if isinstance(line, Submitted | Experiment | Faulted)]
+                handed = [
+                    line for line in recorded if isinstance(line, Submitted | Experiment | Faulted)
+                ]
                 if not (handed and isinstance(handed[-1], Submitted)):
                     continue
             self.progress.in_flight += 1
             if self._decider and experiment.experiment_id not in self._retried:
                 self._decider.begins(experiment.task.id)
-            yield PendingExperiment(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
+            yield PendingExperiment(
+                experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id)
+            )
 
     async def record(self, *lines: Record) -> None:
         recorded = await self._tracker.record(*lines)
@@ -246,14 +260,17 @@ class Orchestrator:
             following = next(left, None)
             if following is None:
                 return
-            if following.experiment_id not in self._retried:  # it may have ended in an earlier session
+            # it may have ended in an earlier session
+            if following.experiment_id not in self._retried:
                 yield following
 
     def _left(self) -> Iterator[Identity]:
         left = self.plan.experiments(self._tracker.tally.ended)
         if self.how.begins_new and not self.how.rescore:
             return left
-        return (experiment for experiment in left if self._tracker.is_redone(experiment.experiment_id))
+        return (
+            experiment for experiment in left if self._tracker.is_redone(experiment.experiment_id)
+        )
 
     def _count_fault(self, fault: Fault) -> None:
         self._faults_in_a_row += 1
@@ -271,7 +288,8 @@ class Orchestrator:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         loop, handled = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread: its owner handles them
+        # not in the main thread: its owner handles them
+        with suppress(NotImplementedError, RuntimeError, ValueError):
             for number in handled:
                 loop.add_signal_handler(number, self.interrupt)
         try:

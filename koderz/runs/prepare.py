@@ -62,7 +62,9 @@ async def prepare(
     suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
     """
     observer = observer or NullObserver()
-    sources = read_sources(given, environ, scope=scope, schema=None, trust_config=trust_config, spends=could_spend)
+    sources = read_sources(
+        given, environ, scope=scope, schema=None, trust_config=trust_config, spends=could_spend
+    )
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
@@ -74,7 +76,9 @@ async def prepare(
     at_hand: dict[str, Any] = {}
 
     def found_at_hand(solver: SettledSolver) -> Mapping[str, Any]:
-        found = solver.at_hand(values_in(settings) | {"given": sources.given}, subject.tasks, subject.prompts)
+        found = solver.at_hand(
+            values_in(settings) | {"given": sources.given}, subject.tasks, subject.prompts
+        )
         at_hand.update(found)
         return found
 
@@ -88,14 +92,17 @@ async def prepare(
     )
     _require_askable(settings, arms)
     about, cells = _with_cells(matrix, subject, settings, arms) if matrix else (subject, None)
-    memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
+    memory = await memory_details(
+        settings, any("recall" in arm.solver.wants for arm in arms), environ
+    )
     plan = make_plan(
         settings,
         about,
         arms,
         cells=cells,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
-        details=_details(sources, settings, arms) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
+        details=_details(sources, settings, arms)
+        | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
     )
     require_able(plan)
@@ -108,17 +115,27 @@ async def prepare(
 def _fitting(sources: Sources, *, single: bool) -> Settings:
     """The settings, after checking that they fit each other."""
     settings = replace(sources.settings, samples=1) if single else sources.settings
-    settings = replace(with_solvers(settings, sources.given), reuse=settings.reuse or bool(settings.reuse_from))
-    if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
-        raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
+    settings = replace(
+        with_solvers(settings, sources.given), reuse=settings.reuse or bool(settings.reuse_from)
+    )
+    if single and (
+        (settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1
+    ):
+        raise KoderzError(
+            "one experiment has one solver: --mode zero-shot or iterative, or --solver"
+        )
     if single and settings.models:
         raise KoderzError("one experiment has one model: give --model once")
     engine = ENGINES.load(settings.engine)
     settings = engine.settle(settings, sources.given)
     if settings.use_memory != "off" and "memory" not in engine.can:
-        raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
+        raise KoderzError(
+            f"--use-memory: the engine {settings.engine} can't reach this machine's memory store"
+        )
     if settings.reuse and "reuse" not in engine.can:
-        raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
+        raise KoderzError(
+            f"--reuse: the engine {settings.engine} can't reach the runs on this machine"
+        )
     for source in settings.reuse_from:
         runs_named(source, settings.results)
     for field, address in options_in(settings):
@@ -143,14 +160,23 @@ def _with_requests(settings: Settings) -> Settings:
     except ValueError as error:
         raise KoderzError(f"--extra-body: {error}") from None
     try:
-        settings = replace(settings, extra_body=body, role_options=plain_roles(settings.role_options))
-        urls = {f"--role-option {role}": base_url_of(url) for role, url in settings.roles_elsewhere.items()}
+        settings = replace(
+            settings, extra_body=body, role_options=plain_roles(settings.role_options)
+        )
+        urls = {
+            f"--role-option {role}": base_url_of(url)
+            for role, url in settings.roles_elsewhere.items()
+        }
     except ValueError as error:
         raise KoderzError(f"--role-option: {error}") from None
     try:
         settings = replace(settings, model_options=plain_models(settings.model_options, _full_name))
         own = settings.options_of_models
-        urls |= {f"--model-option {name}": base_url_of(each.base_url) for name, each in own.items() if each.base_url}
+        urls |= {
+            f"--model-option {name}": base_url_of(each.base_url)
+            for name, each in own.items()
+            if each.base_url
+        }
     except (ValueError, KoderzError) as error:
         raise KoderzError(f"--model-option: {error}") from None
     for whose, url in urls.items():
@@ -161,7 +187,9 @@ def _with_requests(settings: Settings) -> Settings:
             )
     for header in headers_in(settings.extra_headers):
         if header.value is None and not header.variable:
-            raise KoderzError(f"--extra-header {header.name}: write {header.name}=VALUE or {header.name}=$VARIABLE")
+            raise KoderzError(
+                f"--extra-header {header.name}: write {header.name}=VALUE or {header.name}=$VARIABLE"
+            )
         if header.value is not None and settings.engine != "local":
             raise KoderzError(
                 f"--extra-header {header.name}: its value can't be sent to the engine {settings.engine}; "
@@ -178,7 +206,8 @@ async def _with_model(
     settings: Settings, matrix: Matrix | None, observer: Observer, environ: Mapping[str, str]
 ) -> Settings:
     """The settings with a model: the named one, else one that answers here, else the simulated one."""
-    if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
+    # whom the run is about is said by its arms
+    if matrix and all(arm.model for arm in matrix.arms):
         settings = replace(settings, local_model=matrix.arms[0].model, models=())
     if settings.models or settings.local_model is not None:
         names = tuple(dict.fromkeys(str(parse_model_name(name)) for name in settings.main_models))
@@ -197,7 +226,9 @@ async def _with_model(
     if len(found) == 1:
         return replace(settings, local_model=found[0])
     if not found:
-        raise KoderzError("Ollama runs here but has no chat model; get one with: ollama pull qwen2.5-coder:7b")
+        raise KoderzError(
+            "Ollama runs here but has no chat model; get one with: ollama pull qwen2.5-coder:7b"
+        )
     raise KoderzError(f"Ollama has several models; name one with --model: {', '.join(found)}")
 
 
@@ -205,14 +236,22 @@ def _require_askable(settings: Settings, arms: Sequence[Arm]) -> None:
     """Raises KoderzError for an option of a role that no arm has, and for responses that no model could speak."""
     known = {role for arm in arms for role in arm.models}
     if strange := next((role for role in settings.options_of_roles if role not in known), ""):
-        raise KoderzError(f"--role-option {strange}.…: no model has this role here; name one by --role {strange}=MODEL")
+        raise KoderzError(
+            f"--role-option {strange}.…: no model has this role here; name one by --role {strange}=MODEL"
+        )
     asked = [parse_model_name(name) for name in asked_models(arms)]
-    if strange := next((name for name in settings.options_of_models if name not in map(str, asked)), ""):
+    if strange := next(
+        (name for name in settings.options_of_models if name not in map(str, asked)), ""
+    ):
         raise KoderzError(
             f"--model-option {strange}.…: no such model is asked here; asked are {', '.join(map(str, asked))}"
         )
-    if settings.wire == "responses" and not any(provider_of(name.provider).wire == "chat" for name in asked):
-        raise KoderzError(f"--wire responses: {asked[0]} isn't asked in one of OpenAI's wire formats")
+    if settings.wire == "responses" and not any(
+        provider_of(name.provider).wire == "chat" for name in asked
+    ):
+        raise KoderzError(
+            f"--wire responses: {asked[0]} isn't asked in one of OpenAI's wire formats"
+        )
 
 
 def _with_cells(
@@ -233,15 +272,28 @@ def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[
     trusted = "base_url" in sources.is_ours or settings.base_url is None
     details: dict[str, Any] = {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
     own = base_urls(sources.is_ours.get("role_options", ()))
-    if foreign := sorted(role for role, url in settings.roles_elsewhere.items() if own.get(role) != url):
+    if foreign := sorted(
+        role for role, url in settings.roles_elsewhere.items() if own.get(role) != url
+    ):
         details["untrusted_roles"] = foreign
-    program = {name: about for value in values_in(settings).values() for name, about in sources_of(value).items()}
+    program = {
+        name: about
+        for value in values_in(settings).values()
+        for name, about in sources_of(value).items()
+    }
     if program:
         details["program"] = program
     given = read_models(plain_models(sources.is_ours.get("model_options", ()), _full_name))
-    elsewhere = {name: own.base_url for name, own in settings.options_of_models.items() if own.base_url}
-    if foreign := sorted(name for name, url in elsewhere.items() if given.get(name, ModelOptions()).base_url != url):
+    elsewhere = {
+        name: own.base_url for name, own in settings.options_of_models.items() if own.base_url
+    }
+    if foreign := sorted(
+        name for name, url in elsewhere.items() if given.get(name, ModelOptions()).base_url != url
+    ):
         details["untrusted_models"] = foreign
     providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
-    variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
+    variables = sorted(
+        {each.key_variable for each in providers if not is_secret_variable(each.key_variable)}
+        - {""}
+    )
     return details | ({KEY_VARIABLES: variables} if variables else {})

@@ -48,13 +48,16 @@ class ResumeOptions:
     trust_config: bool = False
     detach: bool = False
     past_decision: bool = False  # whether to ask all that is planned of a run that has been decided
-    buys: bool = True  # False: batches under way are cancelled, what they had done is taken, and no more is sent
+    # False: batches under way are cancelled, what they had done is taken, and no more is sent
+    buys: bool = True
 
     def __post_init__(self) -> None:
         """Refuses a cause that is none with KoderzError."""
         for cause in self.causes:
             if cause not in CAUSES:
-                raise KoderzError(f"--cause {cause}: faults have no such cause; it is one of {', '.join(CAUSES)}")
+                raise KoderzError(
+                    f"--cause {cause}: faults have no such cause; it is one of {', '.join(CAUSES)}"
+                )
 
     def replaying(self) -> Replaying:
         """The treatment of existing records. Accepted changes make solvers diverge, so divergence is accepted then."""
@@ -82,11 +85,15 @@ async def resume_together(
     Yields a session for each, see `resume_run`; one that failed or was called off is the last.
     """
     observer = observer or NullObserver()
-    folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
+    folder = await find_anywhere(
+        results_folder(results, environ, trust_config=way.trust_config), name, environ
+    )
     left = await _planned_together(folder, observer, environ) if way.how == "resume" else [folder]
     while left:
         run = str(left.pop(0))
-        session = await resume_run(run, way, results=results, changes=changes, observer=observer, environ=environ)
+        session = await resume_run(
+            run, way, results=results, changes=changes, observer=observer, environ=environ
+        )
         if session.ended.ends_all:
             session, left = session._replace(unbegun=len(left)), []
         yield session
@@ -103,7 +110,9 @@ async def resume_run(
     listener: Listener | None = None,
 ) -> SessionResult:
     """Resumes, retries or rescores a run. If it is finished, only its summary and sinks are renewed."""
-    folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
+    folder = await find_anywhere(
+        results_folder(results, environ, trust_config=way.trust_config), name, environ
+    )
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
         _refuse_imported(tracker, way)
@@ -122,19 +131,28 @@ async def resume_run(
         needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
         if not (way.buys or settings.of(BatchOptions).batch):
             raise KoderzError(f"{folder.name} has no batches to be cancelled; Ctrl-C stops a run")
-        addresses = {name: given.pop(name) for name in fields if fields[name].about.is_address and name in given}
-        settings, from_file = _with_addresses(tracker.plan, settings, addresses, environ, way, needed=needed)
+        addresses = {
+            name: given.pop(name)
+            for name in fields
+            if fields[name].about.is_address and name in given
+        }
+        settings, from_file = _with_addresses(
+            tracker.plan, settings, addresses, environ, way, needed=needed
+        )
         overrides = _overrides(given, fields) | {"results": folder.parent}
         overrides |= _with_values(settings, overrides, environ, trust_config=way.trust_config)
         settings, solvers = laid_out(replaced(settings, overrides), folder / FILES)
-        plan = restore_plan(tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers)
+        plan = restore_plan(
+            tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers
+        )
         require_effect([plan], given)
         if from_file:
             plan = plan.having(details={**plan.record.details, "base_url_trusted": False})
         if is_over:
             without_faults = "complete" if has_all else DECIDED
             status = "incomplete" if tracker.tally.faults else without_faults
-            if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
+            # it was killed before it could say so, or brought from elsewhere
+            if not tracker.is_finished:
                 await tracker.finish(status)
             # Of faults that `retry` was to try again there are none; `resume` leaves the run with those it has.
             ended = SessionEnd(status if way.how == "resume" else "complete", NOTHING_TO_DO)
@@ -147,7 +165,10 @@ async def resume_run(
             observer or NullObserver(),
             environ,
             how=way.how,
-            changes={key: named(value) if key == "extra_headers" else value for key, value in given.items()},
+            changes={
+                key: named(value) if key == "extra_headers" else value
+                for key, value in given.items()
+            },
             detach=way.detach,
             past_decision=goes_past,
         )
@@ -178,7 +199,9 @@ def _with_addresses(
         return settings, False
     again, schema = {name: given[name] for name in cut & {*given}}, schema_of_plan(plan)
     sources = read_sources(again, environ, names=cut, schema=schema, trust_config=way.trust_config)
-    said = {field.name: address for field, address in _addresses(sources.settings) if field.name in cut}
+    said = {
+        field.name: address for field, address in _addresses(sources.settings) if field.name in cut
+    }
     found = {name: address for name, address in said.items() if fits(address, recorded[name])}
     if needed and (missing := sorted(cut - {*found})):
         name = missing[0]
@@ -203,14 +226,20 @@ def _with_values(
         sources = read_sources({}, environ, names={"extra_headers"}, trust_config=trust_config)
         told = sources.settings.extra_headers
     said = {header.name.lower(): text for text in told for header in headers_in([text])}
-    if "extra_headers" in given and (unknown := said.keys() - {header.name.lower() for header in recorded}):
-        raise KoderzError(f"--extra-header {min(unknown)}: the plan has no such header, and can't get another")
+    if "extra_headers" in given and (
+        unknown := said.keys() - {header.name.lower() for header in recorded}
+    ):
+        raise KoderzError(
+            f"--extra-header {min(unknown)}: the plan has no such header, and can't get another"
+        )
     values = tuple(said.get(header.name.lower(), header.recorded) for header in recorded)
     return {"extra_headers": values} if recorded else {}
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[Field, str]]:
-    yield from ((field, value) for field, value in options_in(settings) if field.about.is_address and value)
+    yield from (
+        (field, value) for field, value in options_in(settings) if field.about.is_address and value
+    )
 
 
 def _recorded(plan: records.Plan, name: str, address: str | None) -> str:
@@ -218,7 +247,9 @@ def _recorded(plan: records.Plan, name: str, address: str | None) -> str:
     return f"{run}the plan has {address or 'none'} as its {name.replace('_', '-')}"
 
 
-async def _planned_together(folder: Path, observer: Observer, environ: Mapping[str, str]) -> list[Path]:
+async def _planned_together(
+    folder: Path, observer: Observer, environ: Mapping[str, str]
+) -> list[Path]:
     """The existing folders of the runs planned together with the run in `folder`; else its own.
 
     Their plans name the same runs: one from elsewhere can't have other runs of the user's resumed.
@@ -226,16 +257,22 @@ async def _planned_together(folder: Path, observer: Observer, environ: Mapping[s
     together, found = read_plan(folder).together, []
     for name in filter(RUN_ID.fullmatch, together):
         try:
-            other = folder if name == folder.name else await find_anywhere(folder.parent, name, environ)
+            other = (
+                folder if name == folder.name else await find_anywhere(folder.parent, name, environ)
+            )
             if read_plan(other).together != together:
                 raise KoderzError("its plan names other runs")
             found.append(other)
         except KoderzError as error:
-            observer.notice(f"{name}, which was planned together with {folder.name}, is left out: {error}")
+            observer.notice(
+                f"{name}, which was planned together with {folder.name}, is left out: {error}"
+            )
     return found if folder in found else [folder]
 
 
-def require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]) -> None:
+def require_own(
+    tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]
+) -> None:
     """Raises KoderzError for a plan from elsewhere that names a solver's file, an address or the like."""
     for name, risk in risks_of_plan(fields, tracker.plan.config).items():
         what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"
@@ -256,8 +293,12 @@ def _overrides(changes: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[
     changeable = [name for name, field in fields.items() if field.about.changeable]
     for name in changes:
         if name not in changeable:
-            raise KoderzError(f"{name} is settled by the plan; only {', '.join(changeable)} may differ")
-    overrides = {name: fields[name].read(plain(value), flag_of(name)) for name, value in changes.items()}
+            raise KoderzError(
+                f"{name} is settled by the plan; only {', '.join(changeable)} may differ"
+            )
+    overrides = {
+        name: fields[name].read(plain(value), flag_of(name)) for name, value in changes.items()
+    }
     check_names((*overrides.get("sinks", ()), *overrides.get("no_sinks", ())))
     return overrides
 
@@ -288,7 +329,8 @@ async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) ->
             for experiment_id in experiments:
                 lines = list(read_lines(await store.lines(experiment_id)))
                 await tracker.record(
-                    *[line for line in lines[:-1] if line.kind not in ("experiment", "fault")] + lines[-1:]
+                    *[line for line in lines[:-1] if line.kind not in ("experiment", "fault")]
+                    + lines[-1:]
                 )
 
         try:

@@ -36,8 +36,10 @@ class SessionResult(NamedTuple):
     folder: Path
     summary: Summary
     summary_path: Path | None  # None: a single experiment, or json is not among the sinks
-    sinks: Submission | None = None  # which goes on by itself; to be waited for by whoever has the session
-    unbegun: int = 0  # runs planned together with it that didn't get their turn, since it ended as it did
+    # which goes on by itself; to be waited for by whoever has the session
+    sinks: Submission | None = None
+    # runs planned together with it that didn't get their turn, since it ended as it did
+    unbegun: int = 0
 
 
 async def begin(
@@ -63,7 +65,9 @@ async def begin(
                 with open_own(tracker.folder / NAME) as lines:
                     listener.hear(lines.readline())
                 tracker.tell(listener)
-            return await _carry_out(plan, tracker, engine, Replaying(), observer, environ, detach=detach)
+            return await _carry_out(
+                plan, tracker, engine, Replaying(), observer, environ, detach=detach
+            )
 
 
 async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.environ) -> None:
@@ -101,7 +105,14 @@ async def carry_on(
             await engine.check()
         await tracker.begin_session(how, dict(changes))
         return await _carry_out(
-            plan, tracker, engine, replaying, observer, environ, detach=detach, past_decision=past_decision
+            plan,
+            tracker,
+            engine,
+            replaying,
+            observer,
+            environ,
+            detach=detach,
+            past_decision=past_decision,
         )
 
 
@@ -158,7 +169,14 @@ async def _carry_out(
         # In a thread, since the beginnings of solvers that are tried there are to find no event loop.
         observer.notice((await asyncio.to_thread(on_record, plan, replies, environ)).line)
     orchestrator = Orchestrator(
-        plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider, replies=replies
+        plan,
+        tracker,
+        engine,
+        how=replaying,
+        observe=observe,
+        detach=detach,
+        decider=decider,
+        replies=replies,
     )
     with following_sinks(plan, tracker.folder, environ) as follow_own:
         async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
@@ -174,7 +192,11 @@ def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def close(
-    plan: Plan, tracker: Tracker, ended: SessionEnd, sinks: Submission | None, environ: Mapping[str, str] = os.environ
+    plan: Plan,
+    tracker: Tracker,
+    ended: SessionEnd,
+    sinks: Submission | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> SessionResult:
     """Writes the files made from the journal.
 
@@ -187,13 +209,17 @@ def close(
     else:
         path, summary = write_results(folder, environ)
     write_own(plan, folder, environ)
-    return SessionResult(ended, folder, summary, path, None if ended.status == "interrupted" else sinks)
+    return SessionResult(
+        ended, folder, summary, path, None if ended.status == "interrupted" else sinks
+    )
 
 
 def raise_if_failed(session: SessionResult) -> Summary:
     """The summary. Raises Unreachable if the run ended because no model could be asked."""
     if session.ended.status == "failed":
-        raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is fixed)")
+        raise Unreachable(
+            f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is fixed)"
+        )
     return session.summary
 
 

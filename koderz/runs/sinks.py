@@ -39,8 +39,10 @@ QUICK = ("memory",)
 """The sinks that a command always waits for, besides the summary, since their target is in the results folder."""
 
 ANOTHER = "another koderz process works on this run"
-_FOLLOW_EVERY, _PAUSES = 1.0, 20  # seconds between two looks of a plan's own sinks, or times what a look takes
-_TO_LET_GO = 10.0  # seconds that the process has which has fed a run a moment ago, and looks whether it goes on
+# seconds between two looks of a plan's own sinks, or times what a look takes
+_FOLLOW_EVERY, _PAUSES = 1.0, 20
+# seconds that the process has which has fed a run a moment ago, and looks whether it goes on
+_TO_LET_GO = 10.0
 
 
 def left_out(names: Iterable[str], say: Callable[[str], None], *, named: bool) -> tuple[str, ...]:
@@ -50,7 +52,9 @@ def left_out(names: Iterable[str], say: Callable[[str], None], *, named: bool) -
     command = dependency_command("mlflow")
     if named:
         raise Unreachable(f"the sink mlflow needs MLflow, which isn't installed; run: {command}")
-    say(f"MLflow isn't installed, so nothing is recorded there; to have it: {command}; then: koderz sync --sink mlflow")
+    say(
+        f"MLflow isn't installed, so nothing is recorded there; to have it: {command}; then: koderz sync --sink mlflow"
+    )
     return ("mlflow",)
 
 
@@ -79,7 +83,9 @@ def own_sinks(plan: Plan) -> list[str]:
 
 
 @contextmanager
-def following_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Iterator[Callable[[Record], None]]:
+def following_sinks(
+    plan: Plan, folder: Path, environ: Mapping[str, str]
+) -> Iterator[Callable[[Record], None]]:
     """A function to call with each record of a run, which now and then brings the plan's own sinks up to date.
 
     What goes wrong is left to `write_own`, which says so once everything is on record.
@@ -121,7 +127,9 @@ def write_own(plan: Plan, folder: Path, environ: Mapping[str, str]) -> None:
             raise SinkDown(left_behind(name, str(error), folder.name)) from None
 
 
-def _opened(plan: Plan, folder: Path, name: str, environ: Mapping[str, str], patience: float = 0.0) -> Projection:
+def _opened(
+    plan: Plan, folder: Path, name: str, environ: Mapping[str, str], patience: float = 0.0
+) -> Projection:
     projection = Projection(folder, name, _options_of(plan.settings), environ)
     projection.open(patience)
     return projection
@@ -129,7 +137,11 @@ def _opened(plan: Plan, folder: Path, name: str, environ: Mapping[str, str], pat
 
 def left_behind(name: str, reason: str, *runs: str) -> str:
     """The message about a sink that was given up."""
-    what, command = ("this run", f"koderz sync {runs[0]}") if len(runs) == 1 else (f"{len(runs)} runs", "koderz sync")
+    what, command = (
+        ("this run", f"koderz sync {runs[0]}")
+        if len(runs) == 1
+        else (f"{len(runs)} runs", "koderz sync")
+    )
     return f"the sink {name} lacks some of {what} ({reason}); bring it up to date with: {command}"
 
 
@@ -163,7 +175,8 @@ class Synced:
 class Choice:
     """The sinks and runs to be synced."""
 
-    settings: Settings  # in whose results folder; its sinks are on where a run doesn't say otherwise
+    # in whose results folder; its sinks are on where a run doesn't say otherwise
+    settings: Settings
     runs: Sequence[str] = ()  # as users name them; none: all that lack something
     named: bool = False  # whether the sinks were asked for, so that a run has no say
     refused: Sequence[str] = ()  # left as they are, whatever a run says
@@ -192,8 +205,11 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
         if name in choice.refused or (standing and standing.state == "off" and not choice.named):
             continue
         is_wanted = choice.rebuild or not is_level(standing, name, options)
-        if name == JSON and not is_wanted:  # documents shared with other runs count only if the run is named
-            is_wanted = not folder.with_suffix(".json").exists() or lacks_documents(folder, shared=bool(choice.runs))
+        # documents shared with other runs count only if the run is named
+        if name == JSON and not is_wanted:
+            is_wanted = not folder.with_suffix(".json").exists() or lacks_documents(
+                folder, shared=bool(choice.runs)
+            )
         if is_wanted:
             lacking.append(name)
     return tuple(lacking)
@@ -215,8 +231,14 @@ def sync_runs(
                     if name != JSON:
                         start_again(each.folder, name, _TO_LET_GO)
                 except SinkBusy as error:
-                    raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
-    renew = {name for each in work for name in each.sinks} if choice.rebuild and not choice.runs else set()
+                    raise KoderzError(
+                        f"{each.folder.name}, sink {name}: {error}; wait for it to end"
+                    ) from None
+    renew = (
+        {name for each in work for name in each.sinks}
+        if choice.rebuild and not choice.runs
+        else set()
+    )
     hopeless: dict[str, str] = {}
     process_of = functools.cache(lambda results: SinkProcess(results, os.environ))
     for each in work:
@@ -231,10 +253,14 @@ def sync_runs(
                 behind = submission.wait(watch)
             notes = submission.notes()
         behind = {**hopeless, **behind}
-        hopeless |= {name: why for name, why in behind.items() if choice.rebuild or why.startswith(HUNG)}
+        hopeless |= {
+            name: why for name, why in behind.items() if choice.rebuild or why.startswith(HUNG)
+        }
         renew -= {job.sink for job in jobs}
         for name in (name for name in each.sinks if name != JSON):
-            state, reason = ("behind", behind[name]) if name in behind else ("up to date", notes.get(name, ""))
+            state, reason = (
+                ("behind", behind[name]) if name in behind else ("up to date", notes.get(name, ""))
+            )
             yield Synced(each.folder.name, name, state, reason)
 
 
@@ -246,16 +272,30 @@ def leave_runs(work: Sequence[Backlog], choice: Choice) -> list[Submission]:
             if synced.reason:
                 raise KoderzError(synced.reason)
         if jobs := _jobs(each.folder, each.sinks, choice.settings, patient=choice.patient):
-            submissions.append(Submission(SinkProcess(each.folder.parent, os.environ), each.folder, jobs))
+            submissions.append(
+                Submission(SinkProcess(each.folder.parent, os.environ), each.folder, jobs)
+            )
     return submissions
 
 
 def _jobs(
-    folder: Path, sinks: Sequence[str], settings: Settings, *, patient: bool = True, renew: Collection[str] = ()
+    folder: Path,
+    sinks: Sequence[str],
+    settings: Settings,
+    *,
+    patient: bool = True,
+    renew: Collection[str] = (),
 ) -> list[Job]:
     run, options, patience = folder.name, _options_of(settings), settings.sink_patience
     return [
-        Job(run=run, sink=name, options=options, patience=patience, patient=patient, renew=name in renew)
+        Job(
+            run=run,
+            sink=name,
+            options=options,
+            patience=patience,
+            patient=patient,
+            renew=name in renew,
+        )
         for name in sinks
         if name != JSON
     ]
@@ -263,7 +303,10 @@ def _jobs(
 
 def _options_of(settings: Settings) -> dict[str, object]:
     """The options that sinks receive from the settings."""
-    return {"mlflow_detail": settings.mlflow_detail, "mlflow_experiment": settings.mlflow_experiment}
+    return {
+        "mlflow_detail": settings.mlflow_detail,
+        "mlflow_experiment": settings.mlflow_experiment,
+    }
 
 
 def _summary_of(work: Backlog) -> Iterator[Synced]:

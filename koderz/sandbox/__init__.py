@@ -34,7 +34,8 @@ class Opening(NamedTuple):
     uncontained: bool = False  # programs may run where nothing holds them back
     memory_mb: int = 1024  # the most that any job will ask for
     options: Any = None  # a value of the sandbox' own dataclass of options; None if it has none
-    yields: bool = False  # a program that takes long lets others go first, where the sandbox can see to it
+    # a program that takes long lets others go first, where the sandbox can see to it
+    yields: bool = False
 
 
 class Sandbox(Extensible, ABC):
@@ -72,7 +73,9 @@ class Sandbox(Extensible, ABC):
         Called for runs whose tasks need `workspace`. Raises KoderzError if the sandbox runs no such commands, as by
         default.
         """
-        raise KoderzError(f"--sandbox {settings.sandbox}: no commands of agents or patches can be run there")
+        raise KoderzError(
+            f"--sandbox {settings.sandbox}: no commands of agents or patches can be run there"
+        )
 
     @abstractmethod
     async def judge(self, job: Job) -> JobResult:
@@ -90,7 +93,10 @@ class Sandbox(Extensible, ABC):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """End it, and every process in it."""
         return
@@ -130,7 +136,9 @@ def _as_class(found: Any, name: str) -> type[Sandbox]:
     if isinstance(found, type) and issubclass(found, Sandbox):
         return found
     if not callable(found):
-        raise KoderzError(f"the sandbox {name} is no subclass of koderz.extend.Sandbox: {found!r:.80}")
+        raise KoderzError(
+            f"the sandbox {name} is no subclass of koderz.extend.Sandbox: {found!r:.80}"
+        )
 
     class AdaptedSandbox(_PlainSandbox):
         options = found.options if isinstance(found, Optioned) else None
@@ -174,7 +182,10 @@ class _PlainSandbox(Sandbox):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._plain.__aexit__(kind, error, trace)
 
@@ -190,7 +201,10 @@ SANDBOXES: Registry[type[Sandbox]] = Registry(
         "local": "koderz.sandbox.contained:ContainedSandbox",
         "uncontained": "koderz.sandbox.contained:UncontainedSandbox",
     },
-    {"sandbox.docker": "koderz.sandbox:DockerOptions", "sandbox.podman": "koderz.sandbox:DockerOptions"},
+    {
+        "sandbox.docker": "koderz.sandbox:DockerOptions",
+        "sandbox.podman": "koderz.sandbox:DockerOptions",
+    },
 )
 """The sandboxes that there are: each name stands for a subclass of `Sandbox`."""
 

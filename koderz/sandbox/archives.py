@@ -23,7 +23,9 @@ _GLOBAL = 100  # headers for all members that follow
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError, RuntimeError)
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
-tarfile_with_filters = tarfile if hasattr(tarfile, "data_filter") else importlib.import_module("backports.tarfile")
+tarfile_with_filters = (
+    tarfile if hasattr(tarfile, "data_filter") else importlib.import_module("backports.tarfile")
+)
 """The module `tarfile` with its filters for extraction (PEP 706), which Python has from 3.11.4 on."""
 
 
@@ -80,8 +82,14 @@ def damage(path: Path, what: str = "", remedy: str = "") -> Iterator[None]:
     try:
         yield
     except (*_DAMAGE, zlib.error, lzma.LZMAError) as error:
-        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-        raise KoderzError(f"{path}{what} is damaged, or can't be read: {why.splitlines()[0][:200]}{remedy}") from None
+        why = (
+            (error.strerror if isinstance(error, OSError) else "")
+            or str(error)
+            or type(error).__name__
+        )
+        raise KoderzError(
+            f"{path}{what} is damaged, or can't be read: {why.splitlines()[0][:200]}{remedy}"
+        ) from None
 
 
 @contextmanager
@@ -112,10 +120,16 @@ def decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
 def _by_zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     """Decompressed output of the program zstd, since Python can't read its format before 3.14."""
     if (program := shutil.which("zstd")) is None:
-        raise KoderzError("a part is compressed by zstd: install the program zstd, or save it with gzip")
+        raise KoderzError(
+            "a part is compressed by zstd: install the program zstd, or save it with gzip"
+        )
     with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
-            [program, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, bufsize=1 << 16
+            [program, "-dcq"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            bufsize=1 << 16,
         )
         assert process.stdin
         assert process.stdout

@@ -124,10 +124,16 @@ async def calibrated_sandbox(
 ) -> AsyncIterator[Sandbox]:
     """Opens a sandbox by name, calibrated, see `open_sandbox`. The first on a machine takes half a second more."""
     async with open_sandbox(
-        name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings, yields=yields
+        name,
+        judges=judges,
+        own_programs=own_programs,
+        memory_mb=memory_mb,
+        settings=settings,
+        yields=yields,
     ) as sandbox:
         if sandbox.is_calibrated:
-            options = SANDBOXES.options_in(name, settings)  # on which it may depend whose speed it is
+            # on which it may depend whose speed it is
+            options = SANDBOXES.options_in(name, settings)
             sandbox.speed = await _speed(sandbox, f"{name} {as_words(options) if options else ''}")
         yield sandbox
 
@@ -150,12 +156,17 @@ async def calibrate(sandbox: Sandbox, jobs: Collection[Job], *, nominal: float) 
     `nominal` is the CPU, in seconds, that all of `jobs` takes on the machine that limits are meant for.
     """
     try:
-        outcomes = await asyncio.gather(*(sandbox.judge_anew(job) for job in jobs for _ in range(ROUNDS)))
+        outcomes = await asyncio.gather(
+            *(sandbox.judge_anew(job) for job in jobs for _ in range(ROUNDS))
+        )
     except Fault:
         return None
     if any(outcome.verdict != "passed" for outcome in outcomes):
         return None
-    spent = sum(min(each.cpu for each in outcomes[at : at + ROUNDS]) for at in range(0, len(outcomes), ROUNDS))
+    spent = sum(
+        min(each.cpu for each in outcomes[at : at + ROUNDS])
+        for at in range(0, len(outcomes), ROUNDS)
+    )
     return round(min(LONGEST, max(1.0, spent / nominal)), 2)
 
 
@@ -167,7 +178,13 @@ class MachineCache:
 
     def __init__(self, folder: Path, name: str, *about: object) -> None:
         digest = hashlib.blake2b(digest_size=8)
-        for part in (platform.machine(), platform.python_version(), _processor(), os.cpu_count(), *about):
+        for part in (
+            platform.machine(),
+            platform.python_version(),
+            _processor(),
+            os.cpu_count(),
+            *about,
+        ):
             digest.update(repr(part).encode(errors="backslashreplace"))
         self.file = folder / f"{name}-{digest.hexdigest()}.json"
 

@@ -56,7 +56,9 @@ class ContainedSandbox(Sandbox):
     ) -> None:
         self.isolation = ""
         self.speed = speed
-        self._pool = Pool(judges, premises or Premises(layers, dict(_located(packages)), yields=yields))
+        self._pool = Pool(
+            judges, premises or Premises(layers, dict(_located(packages)), yields=yields)
+        )
         self._wall_extra = wall_extra
         self._uncontained = uncontained
         self._once: Once[JobResult] = Once()
@@ -97,14 +99,17 @@ class ContainedSandbox(Sandbox):
             found = await self._pool.run_alone(self._limited(job, limit))
         if found.cause == FAULT:
             raise Fault(found.message, cause="sandbox")
-        message = found.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
+        # halves of characters fit no journal
+        message = found.message.encode("utf-8", "backslashreplace").decode()
         level = f"{self.isolation}, {found.isolation}" if found.isolation else self.isolation
         return found._replace(message=message, isolation=level)
 
     def _limited(self, job: Job, cpu: float) -> Job:
         case = job.case_timeout * self.speed
         wall = (case or cpu * WALL_FACTOR) + self._wall_extra
-        return job._replace(timeout=cpu, wall=wall, call_timeout=job.call_timeout * self.speed, case_timeout=case)
+        return job._replace(
+            timeout=cpu, wall=wall, call_timeout=job.call_timeout * self.speed, case_timeout=case
+        )
 
 
 class RemoteSandbox(ContainedSandbox):
@@ -113,8 +118,11 @@ class RemoteSandbox(ContainedSandbox):
     places: ClassVar[str]  # as users are told of them
 
     def _held_by(self, layers: Collection[str]) -> str:
-        if isolation.SECCOMP not in layers:  # without it, one candidate could answer in another's place
-            raise Unreachable(f"--sandbox {self.name}: {self.places} refuse seccomp, which keeps candidates apart")
+        # without it, one candidate could answer in another's place
+        if isolation.SECCOMP not in layers:
+            raise Unreachable(
+                f"--sandbox {self.name}: {self.places} refuse seccomp, which keeps candidates apart"
+            )
         return self.name
 
 
@@ -154,7 +162,9 @@ class DockerSandbox(RemoteSandbox):
 
         self._client = CLIENTS[self.name]
         command = self._client.container(image, memory_mb + ROOM_MB)
-        super().__init__(judges=judges, premises=Premises(isolation.LAYERS, {}, command, passed=PASSED))
+        super().__init__(
+            judges=judges, premises=Premises(isolation.LAYERS, {}, command, passed=PASSED)
+        )
         self._image = image
 
     async def __aenter__(self) -> Self:

@@ -46,17 +46,47 @@ class ContainerClient:
         """The command that starts a judge's container; `judge.remote` uses its stdin and stdout."""
         if not image or image.startswith("-"):
             raise KoderzError(f"--docker-image: {image!r} is no name of an image")
-        cut_off = ["--ipc", "none", "--read-only", "--tmpfs", _SCRATCH, "--pull", "never", "--user", _NOBODY]
+        cut_off = [
+            "--ipc",
+            "none",
+            "--read-only",
+            "--tmpfs",
+            _SCRATCH,
+            "--pull",
+            "never",
+            "--user",
+            _NOBODY,
+        ]
         environment = [word for variable in VARIABLES for word in ("--env", variable)]
-        run = [self.executable, "run", "--rm", "--interactive", *bounds(LABEL, memory_mb, processes=256)]
+        run = [
+            self.executable,
+            "run",
+            "--rm",
+            "--interactive",
+            *bounds(LABEL, memory_mb, processes=256),
+        ]
         program, *arguments = INTERPRETER
-        return [*run, *cut_off, *environment, "--workdir", "/", "--entrypoint", program, image, *arguments]
+        return [
+            *run,
+            *cut_off,
+            *environment,
+            "--workdir",
+            "/",
+            "--entrypoint",
+            program,
+            image,
+            *arguments,
+        ]
 
     async def version(self) -> str:
         """The version of what runs containers. Raises Unreachable, which says what is missing."""
         if shutil.which(self.name) is None:
-            raise Unreachable(f"{self.flag}: there is no {self.name} command here; is {self.name.title()} installed?")
-        status, output = await self._ended("version", "--format", self.version_format, seconds=LOOK_SECONDS)
+            raise Unreachable(
+                f"{self.flag}: there is no {self.name} command here; is {self.name.title()} installed?"
+            )
+        status, output = await self._ended(
+            "version", "--format", self.version_format, seconds=LOOK_SECONDS
+        )
         if status:
             raise Unreachable(f"{self.flag}: its daemon doesn't answer: {output}")
         return output
@@ -64,8 +94,12 @@ class ContainerClient:
     async def version_with(self, image: str) -> str:
         """The version, if the image is there. Raises Unreachable, which says what is missing."""
         version = await self.version()
-        if not await self.succeeds("image", "inspect", "--format", "{{.Id}}", "--", image, seconds=LOOK_SECONDS):
-            raise Unreachable(f"{self.flag}: the image {image} isn't here; get it with: {self.name} pull {image}")
+        if not await self.succeeds(
+            "image", "inspect", "--format", "{{.Id}}", "--", image, seconds=LOOK_SECONDS
+        ):
+            raise Unreachable(
+                f"{self.flag}: the image {image} isn't here; get it with: {self.name} pull {image}"
+            )
         return version
 
     async def output(self, *words: str, seconds: float = ANSWER_SECONDS) -> str:
@@ -85,19 +119,28 @@ class ContainerClient:
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
-                *(self.executable, *words), stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+                *(self.executable, *words),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
             )
         except OSError as error:
-            raise Unreachable(f"{self.flag}: {self.name} can't be started ({error.strerror})") from None
+            raise Unreachable(
+                f"{self.flag}: {self.name} can't be started ({error.strerror})"
+            ) from None
         try:
             async with asyncio.timeout(seconds):
-                output, complaints = (part.decode(errors="replace").strip() for part in await process.communicate())
+                output, complaints = (
+                    part.decode(errors="replace").strip() for part in await process.communicate()
+                )
         except TimeoutError:
             return 1, f"no answer in {seconds:.0f} s"
         finally:
             await reap(process)
         status = process.returncode or 0
-        return status, output if not status else ((complaints or output).splitlines() or ["it gave no reason"])[-1]
+        return status, output if not status else (
+            (complaints or output).splitlines() or ["it gave no reason"]
+        )[-1]
 
 
 DOCKER, PODMAN = ContainerClient(), ContainerClient("podman", "{{.Client.Version}}")
@@ -109,6 +152,13 @@ def bounds(label: str, memory_mb: int, *, processes: int, network: bool = False)
     return [
         *("--init", "--log-driver", "none", "--label", label),
         *(() if network else ("--network", "none")),
-        *("--memory", f"{memory_mb}m", "--memory-swap", f"{memory_mb}m", "--pids-limit", str(processes)),
+        *(
+            "--memory",
+            f"{memory_mb}m",
+            "--memory-swap",
+            f"{memory_mb}m",
+            "--pids-limit",
+            str(processes),
+        ),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
     ]

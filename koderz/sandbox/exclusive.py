@@ -28,7 +28,10 @@ class Exclusive:
     """
 
     def __init__(
-        self, core: int | None, notice: Callable[[str], None], environ: Mapping[str, str] = os.environ
+        self,
+        core: int | None,
+        notice: Callable[[str], None],
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         """`core` is the free core, if any; `notice` is called once if another koderz has to be waited for."""
         self.core = core
@@ -70,7 +73,9 @@ class Exclusive:
 
 
 @contextmanager
-def open_exclusive(notice: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Iterator[Exclusive]:
+def open_exclusive(
+    notice: Callable[[str], None], environ: Mapping[str, str] = os.environ
+) -> Iterator[Exclusive]:
     """Keeps this process and its children off one core, which is left for measurements; off none if there is only one.
 
     To be opened before a sandbox, whose processes then keep off that core, too. A process is put onto it by

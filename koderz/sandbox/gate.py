@@ -26,7 +26,9 @@ class Gate:
     `seconds`, also where half of a header was sent.
     """
 
-    def __init__(self, *, held: int, connections: int = CONNECTIONS, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, *, held: int, connections: int = CONNECTIONS, seconds: float = SECONDS
+    ) -> None:
         """`held`: the total bytes of the bodies of all requests that aren't answered yet."""
         self._connections, self._seconds, self._most = connections, seconds, held
         self._held = 0
@@ -64,7 +66,9 @@ class Gate:
         except TimeoutError:
             raise web.HTTPRequestTimeout(reason="the request wasn't whole in time") from None
         except (web.RequestPayloadError, ConnectionError) as error:
-            raise web.HTTPBadRequest(reason=f"the body can't be read: {' '.join(str(error).split())}") from None
+            raise web.HTTPBadRequest(
+                reason=f"the body can't be read: {' '.join(str(error).split())}"
+            ) from None
         return body
 
     def _hold(self, request: web.Request, size: int) -> None:
@@ -101,7 +105,11 @@ class Gate:
             await sweeping
 
     def _sweep(self, now: float) -> None:
-        idle = [each for each in self._server.connections if each not in self._answering] if self._server else []
+        idle = (
+            [each for each in self._server.connections if each not in self._answering]
+            if self._server
+            else []
+        )
         self._waiting = {each: self._waiting.get(each, now) for each in idle}
         for connection, since in self._waiting.items():
             if now - since >= self._seconds:
@@ -123,7 +131,9 @@ class _Closed(asyncio.Protocol):
 class _Site(web.BaseSite):
     """An address of an aiohttp server whose connections are made by a given function."""
 
-    def __init__(self, runner: web.AppRunner, connection: Callable[[], asyncio.BaseProtocol], where: Any) -> None:
+    def __init__(
+        self, runner: web.AppRunner, connection: Callable[[], asyncio.BaseProtocol], where: Any
+    ) -> None:
         super().__init__(runner)
         self._connection, self._where = connection, where
 
@@ -133,4 +143,6 @@ class _Site(web.BaseSite):
 
     async def start(self) -> None:
         await super().start()
-        self._server = await asyncio.get_running_loop().create_server(self._connection, **self._where)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connection, **self._where
+        )

@@ -49,4 +49,8 @@ def folders_of(packages: Iterable[str]) -> list[str]:
     from importlib.util import find_spec  # most who load this module need none of that
 
     found = (find_spec(name) for name in packages)
-    return [*dict.fromkeys(os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec and spec.origin)]
+    return [
+        *dict.fromkeys(
+            os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec and spec.origin
+        )
+    ]

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-REMEMBERED = 4096  # results; the same program comes up again among the samples of a task, not much later
+# results; the same program comes up again among the samples of a task, not much later
+REMEMBERED = 4096
 
 
 class Once(Generic[T]):

@@ -28,14 +28,21 @@ class Process:
     """One such interpreter at work: frames go to it, and come back, by the socket that is its stdin."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         self._process, self._reader, self.writer = process, reader, writer
         self._buffer = bytearray()
 
     @classmethod
     async def start(
-        cls, line: Sequence[str], name: str, seconds: float, environment: Mapping[str, str] = ENVIRONMENT
+        cls,
+        line: Sequence[str],
+        name: str,
+        seconds: float,
+        environment: Mapping[str, str] = ENVIRONMENT,
     ) -> tuple[Process, Frame]:
         """One that runs a `command`, and the frame that it sends first.
 
@@ -52,7 +59,9 @@ class Process:
                     return process, await process.receive()
             except (TimeoutError, EOFError, OSError) as error:
                 await process.kill()
-                raise Fault(f"{name} doesn't start: {_last_line(complaints)}", cause="sandbox") from error
+                raise Fault(
+                    f"{name} doesn't start: {_last_line(complaints)}", cause="sandbox"
+                ) from error
             except BaseException:
                 await process.kill()
                 raise
@@ -136,7 +145,9 @@ async def reap(process: asyncio.subprocess.Process) -> None:
         raise asyncio.CancelledError
 
 
-def _begun(line: Sequence[str], connection: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _begun(
+    line: Sequence[str], connection: socket.socket, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Starts the process without asyncio, which hangs if cancelled during a start (CPython issue 119710)."""
     return subprocess.Popen(
         line,
@@ -152,5 +163,7 @@ def _begun(line: Sequence[str], connection: socket.socket, environment: Mapping[
 def _last_line(stream: IO[bytes]) -> str:
     """The last line that a process which is no more had to say."""
     os.set_blocking(stream.fileno(), False)
-    lines = (stream.read() or b"").decode(errors="replace").strip().splitlines() or ["no reason given"]
+    lines = (stream.read() or b"").decode(errors="replace").strip().splitlines() or [
+        "no reason given"
+    ]
     return lines[-1].removeprefix("EOFError: ")

@@ -48,7 +48,9 @@ def make_usable(tree: Path) -> None:
         for path in (Path(folder, name) for name in (*folders, *files)):
             if not path.is_symlink():
                 with contextlib.suppress(OSError):
-                    path.chmod(path.stat().st_mode | (stat.S_IRWXU if path.is_dir() else stat.S_IRUSR))
+                    path.chmod(
+                        path.stat().st_mode | (stat.S_IRWXU if path.is_dir() else stat.S_IRUSR)
+                    )
 
 
 @cache

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _NAME = "koderz"
-_UVX_FOLDER = "archive-v0"  # in uv's cache: environments of `uvx`, which last as long as the command
+# in uv's cache: environments of `uvx`, which last as long as the command
+_UVX_FOLDER = "archive-v0"
 
 
 def extra_command(extra: str) -> str:
@@ -39,10 +40,14 @@ def package_command(*requirements: str) -> str:
 
 def dependency_command(module: str) -> str:
     """The shell command that adds what a default installation has, for a module of a dependency that is missing."""
-    if (setup := _setup()) and (_CHECKOUT / ".venv" / "installed").read_text(encoding="utf-8").startswith("slim "):
+    if (setup := _setup()) and (_CHECKOUT / ".venv" / "installed").read_text(
+        encoding="utf-8"
+    ).startswith("slim "):
         return f"{setup} core"
     name = _distribution_of(module)
-    return package_command(*[each for each in _requirements("") if _name_of(each) == name] or [name])
+    return package_command(
+        *[each for each in _requirements("") if _name_of(each) == name] or [name]
+    )
 
 
 def is_dependency(module: str) -> bool:
@@ -86,12 +91,14 @@ def _command(packages: Sequence[str], source: _Source | None, extras: Sequence[s
         # Extras that are present: all of their packages are installed, and they aren't made of other extras.
         found = _distribution()
         needed = {
-            extra: _requirements(extra) for extra in (found.metadata.get_all("Provides-Extra") or () if found else ())
+            extra: _requirements(extra)
+            for extra in (found.metadata.get_all("Provides-Extra") or () if found else ())
         }
         present_extras = [
             extra
             for extra, lines in needed.items()
-            if lines and all(_name_of(line) != _NAME and _distribution(_name_of(line)) for line in lines)
+            if lines
+            and all(_name_of(line) != _NAME and _distribution(_name_of(line)) for line in lines)
         ]
         return f"{shlex.join(['uvx', *more, '--from', here.named(_merged(present_extras, extras)), _NAME])} …"
     words = [*packages, *(source.words(extras, "-e") if source else ())]
@@ -104,7 +111,9 @@ def _command(packages: Sequence[str], source: _Source | None, extras: Sequence[s
     return f"{shlex.join([sys.executable, '-m', 'ensurepip'])} && {pip}"
 
 
-def _by_uv_tool(receipt: Mapping[str, Any], packages: Sequence[str], here: _Source, extras: Sequence[str]) -> list[str]:
+def _by_uv_tool(
+    receipt: Mapping[str, Any], packages: Sequence[str], here: _Source, extras: Sequence[str]
+) -> list[str]:
     """The command that installs the tool anew with all that it has, and more."""
     words, had = ["uv", "tool", "install"], []
     if python := receipt.get("python"):
@@ -126,7 +135,11 @@ def _with(requirement: Mapping[str, Any]) -> list[str]:
     extras = f"[{','.join(requirement['extras'])}]" if requirement.get("extras") else ""
     named = f"{requirement.get('name', '')}{extras}"
     place = requirement.get("directory") or requirement.get("path")
-    if place := f"git+{requirement['git']}" if "git" in requirement else place or requirement.get("url"):
+    if (
+        place := f"git+{requirement['git']}"
+        if "git" in requirement
+        else place or requirement.get("url")
+    ):
         return ["--with", f"{named} @ {place}"]
     return ["--with", f"{named}{requirement.get('specifier', '')}"]
 
@@ -181,7 +194,11 @@ def _source() -> _Source | None:
     if not url.startswith("file:"):
         return _Source(_NAME, f" @ {url}")
     path = Path(url2pathname(urlsplit(url).path))
-    return _Source(str(path), editable=bool(origin.get("dir_info", {}).get("editable"))) if path.exists() else None
+    return (
+        _Source(str(path), editable=bool(origin.get("dir_info", {}).get("editable")))
+        if path.exists()
+        else None
+    )
 
 
 def _receipt(path: Path) -> Mapping[str, Any]:

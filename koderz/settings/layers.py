@@ -18,7 +18,16 @@ from koderz.settings.registry import Registry
 from koderz.settings.requests import named
 from koderz.settings.schema import Settings
 
-_OTHER_VARIABLES = ("MODEL", "DEBUG", "MEMORY", "PROJECT", "SETUP", "MODAL_APP", "MODAL_SECRET", "MODAL_VOLUME")
+_OTHER_VARIABLES = (
+    "MODEL",
+    "DEBUG",
+    "MEMORY",
+    "PROJECT",
+    "SETUP",
+    "MODAL_APP",
+    "MODAL_SECRET",
+    "MODAL_VOLUME",
+)
 
 
 KINDS = ("suite", "solver", "sandbox", "engine", "model")
@@ -51,7 +60,9 @@ class Schema:
                 elif self.fields.setdefault(name, field) != field and not (
                     others and all(each.startswith("suite.") for each in (owner, *others))
                 ):
-                    raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
+                    raise KoderzError(
+                        f"{owner} has an option {flag_of(name)}, but there is another one of that name"
+                    )
 
     def owners(self, name: str) -> list[str]:
         """The owners that have an option of this name, those that take part first; empty for a setting."""
@@ -76,10 +87,14 @@ class Schema:
         kind, _, name = owner.partition(".")
         known = self.registries.get(kind)
         if known is not None and name not in known and name not in (others := known.of_others()):
-            nearest = _nearest(name, (*known, *others)) or f"there are {', '.join((*known, *others))}"
+            nearest = (
+                _nearest(name, (*known, *others)) or f"there are {', '.join((*known, *others))}"
+            )
             raise KoderzError(f"{where}: there is no {kind} {name!r}; {nearest}")
 
-    def from_environment(self, environ: Mapping[str, str], without: Collection[str] = ()) -> dict[str, Any]:
+    def from_environment(
+        self, environ: Mapping[str, str], without: Collection[str] = ()
+    ) -> dict[str, Any]:
         """The options given by `KODERZ_*` variables, except `without`. Unknown variables are ignored.
 
         An empty variable counts as not set, but for KODERZ_SINKS: that, like `none`, is no sink at all.
@@ -89,7 +104,9 @@ class Schema:
             if name in without:
                 continue
             variable = f"KODERZ_{name.upper()}"
-            text = environ.get(variable) or (environ.get("KODERZ_MODEL") if name == "local_model" else None)
+            text = environ.get(variable) or (
+                environ.get("KODERZ_MODEL") if name == "local_model" else None
+            )
             if name == "sinks" and environ.get(variable) in ("", "none"):
                 found[name] = ()
             elif text:
@@ -99,7 +116,9 @@ class Schema:
     def from_flags(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options given by flags or arguments that are not None. Raises KoderzError for invalid values."""
         for name in given.keys() - self.fields.keys():
-            raise KoderzError(f"there is no setting {name!r}; {_nearest(name, self.fields) or 'see koderz.Settings'}")
+            raise KoderzError(
+                f"there is no setting {name!r}; {_nearest(name, self.fields) or 'see koderz.Settings'}"
+            )
         return {
             name: self.fields[name].read(plain(value), flag_of(name))
             for name, value in given.items()
@@ -110,22 +129,36 @@ class Schema:
         """Makes one Settings from layers, the first of which wins."""
         values: dict[str, Any] = {}
         for layer in reversed(layers):
-            if "local_model" in layer:  # which is the only one, unless the same layer says otherwise
+            # which is the only one, unless the same layer says otherwise
+            if "local_model" in layer:
                 values["models"] = ()
             if layer.keys() & {*_LEVELS}:  # of which one stands instead of the other
                 values |= dict.fromkeys(_LEVELS)
-            for name in ("role_options", "model_options"):  # each of which stands for itself: the later one wins
+            # each of which stands for itself: the later one wins
+            for name in ("role_options", "model_options"):
                 if name in layer:
                     layer = {**layer, name: (*values.get(name, ()), *layer[name])}
             values |= layer
-        own = tuple(struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values()))
+        own = tuple(
+            struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values())
+        )
         return Settings(**_those_of_settings(values, own), own=own)
 
     def from_config(self, config: Mapping[str, Any]) -> Settings:
         """Settings from a recorded plan; fields that this version doesn't know are left out."""
-        known = {name: self.fields[name].read(config[name], f"config.{name}") for name in self.fields if name in config}
-        earlier = {name: field.about.unrecorded for name, field in self.fields.items() if name not in config}
-        return self.layered({**{name: value for name, value in earlier.items() if value is not None}, **known})
+        known = {
+            name: self.fields[name].read(config[name], f"config.{name}")
+            for name in self.fields
+            if name in config
+        }
+        earlier = {
+            name: field.about.unrecorded
+            for name, field in self.fields.items()
+            if name not in config
+        }
+        return self.layered(
+            {**{name: value for name, value in earlier.items() if value is not None}, **known}
+        )
 
     def misspelt(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Ignored `KODERZ_*` variables that are one edit away from a known one, each with the known one."""
@@ -176,7 +209,11 @@ def as_config(settings: Settings) -> dict[str, Any]:
 
 def values_in(settings: Settings) -> dict[str, Any]:
     """The settings as JSON, with the options of suites, solvers, … beside them; secret options are left out."""
-    return {field.name: plain(value) for field, value in options_in(settings) if not field.about.is_secret}
+    return {
+        field.name: plain(value)
+        for field, value in options_in(settings)
+        if not field.about.is_secret
+    }
 
 
 def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
@@ -201,7 +238,9 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 def _those_of_settings(values: Mapping[str, Any], own: Iterable[Any]) -> dict[str, Any]:
     """The values of settings whose name is not that of a suite's or solver's own option."""
     kinds: Iterable[Any] = map(type, own)
-    taken = {name for kind in kinds for name, field in fields_of(kind).items() if field.about.instead}
+    taken = {
+        name for kind in kinds for name, field in fields_of(kind).items() if field.about.instead
+    }
     return {name: value for name, value in _those_of(Settings, values).items() if name not in taken}
 
 
@@ -211,6 +250,8 @@ def _those_of(struct: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _one_edit(a: str, b: str) -> bool:
     """Whether the words differ by one character added, dropped, changed or swapped with its neighbour."""
-    same = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    same = next(
+        (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
     a, b = a[same:], b[same:]
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])

@@ -31,7 +31,9 @@ MOVED = {
 class MovedModules:
     """Finder and loader of the modules in `MOVED`."""
 
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The specification of a moved module; None for any other."""
         if name not in MOVED:
             return None
@@ -48,7 +50,11 @@ class MovedModules:
 
         found = importlib.import_module(MOVED[module.__name__])
         module.__dict__.update(
-            {name: value for name, value in vars(found).items() if name == "__getattr__" or name[:2] != "__"}
+            {
+                name: value
+                for name, value in vars(found).items()
+                if name == "__getattr__" or name[:2] != "__"
+            }
         )
 
 

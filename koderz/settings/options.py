@@ -36,20 +36,26 @@ class Option:
     flags: tuple[str, ...] = ()  # others than --field-name
     bounds: tuple[float, float] | None = None  # of a number, ends included
     check: Callable[[Any], str] | None = None  # what is wrong with a value; empty: nothing
-    risk: str | Callable[[Any], str] = ""  # what any value but the default could do that its user may not want
+    # what any value but the default could do that its user may not want
+    risk: str | Callable[[Any], str] = ""
     names_models: bool = False  # its words are models, or ROLE=MODEL, that are going to be asked
     names_files: bool = False  # whether its words are files or folders, or NAME=FILE
-    role: str = ""  # what the model that it names does for a solver; of a yes or no: what no does without
+    # what the model that it names does for a solver; of a yes or no: what no does without
+    role: str = ""
     changeable: bool = False  # whether it may differ when a run is taken up again
     is_secret: bool = False  # a key, which is on no record
-    is_verbatim: bool = False  # of a list: whether a variable holds one value, with its blanks and commas
-    is_address: bool = False  # whether it is recorded without what could be a secret in it, see `Scrubber.address`
+    # of a list: whether a variable holds one value, with its blanks and commas
+    is_verbatim: bool = False
+    # whether it is recorded without what could be a secret in it, see `Scrubber.address`
+    is_address: bool = False
     listed: bool = False  # whether its flag takes several words: --flag a b c
     instead: bool = False  # whether it takes the place of the setting of its name
     panel: str = ""  # the heading in the help
     common: bool = False  # whether short help shows it
-    reader: str = ""  # who reads it where not every run does: a key of `koderz.engines.sources.READERS`
-    unrecorded: Any = None  # the value of runs whose record is from before there was this option; None: the default
+    # who reads it where not every run does: a key of `koderz.engines.sources.READERS`
+    reader: str = ""
+    # the value of runs whose record is from before there was this option; None: the default
+    unrecorded: Any = None
 
 
 def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 as typer has it
@@ -90,7 +96,9 @@ class Field:
     @property
     def flags(self) -> tuple[str, ...]:
         """The option's names on the command line."""
-        return self.about.flags or ((flag_of(f"no_{self.name}"),) if self.is_negated else (self.flag,))
+        return self.about.flags or (
+            (flag_of(f"no_{self.name}"),) if self.is_negated else (self.flag,)
+        )
 
     @property
     def plain_type(self) -> Any:

@@ -42,7 +42,11 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     """The folder of lasting decisions of the user, such as trust."""
     base = environ.get("XDG_STATE_HOME")
     try:
-        folder = Path(base) / "koderz" if base else platformdirs.user_state_path("koderz", appauthor=False)
+        folder = (
+            Path(base) / "koderz"
+            if base
+            else platformdirs.user_state_path("koderz", appauthor=False)
+        )
     except RuntimeError:
         return _substitute()
     return folder if _is_writable(folder) else _substitute()

@@ -32,11 +32,13 @@ class Registry(Mapping[str, str], Generic[T]):
     """Names of one kind of extension and the `module:attribute` that each stands for: the core's, then the systems'."""
 
     kind: str  # "suite"
-    plural: str  # "suites": the member of `System` by which systems add theirs; packages' entry points: koderz.suites
+    # "suites": the member of `System` by which systems add theirs; packages' entry points: koderz.suites
+    plural: str
     adapted: Callable[[Any, str], T]
     """The extension that a loaded object stands for, which is the object itself if it is one; raises KoderzError."""
     core: Mapping[str, str] = field(default_factory=dict)
-    core_options: Mapping[str, str] = field(default_factory=dict)  # the dataclasses of those that have options
+    # the dataclasses of those that have options
+    core_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -76,14 +78,22 @@ class Registry(Mapping[str, str], Generic[T]):
     def load(self, name: str) -> T:
         """The extension of a name. Raises KoderzError with the known names for an unknown one."""
         if prefix := self._prefix(name):
-            return self.adapted(find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix)), name)
+            return self.adapted(
+                find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix)), name
+            )
         if name.endswith(".py") and name not in self.known:
-            raise KoderzError(f"--{self.kind} {name}: say which of the file's, too: {_members_of(name)}")
+            raise KoderzError(
+                f"--{self.kind} {name}: say which of the file's, too: {_members_of(name)}"
+            )
         return self.adapted(find(self.kind, name, self.known, self.group), name)
 
     def _prefix(self, name: str) -> str:
         """How the name of what has to be made begins; empty for any other."""
-        return "" if name in self.known else next((each for each in self.makers if name.startswith(each)), "")
+        return (
+            ""
+            if name in self.known
+            else next((each for each in self.makers if name.startswith(each)), "")
+        )
 
     def has(self, name: str) -> bool:
         """Whether the name stands for something, of ours or of another package."""
@@ -99,7 +109,11 @@ class Registry(Mapping[str, str], Generic[T]):
 
     def of_others(self) -> set[str]:
         """The names that other packages add."""
-        return {name for name in names_of_others(self.group) - self.known.keys() if not name.endswith("*")}
+        return {
+            name
+            for name in names_of_others(self.group) - self.known.keys()
+            if not name.endswith("*")
+        }
 
     def options_of(self, name: str) -> type | None:
         """The dataclass of an extension's options, named by its system; of another package, its `options`."""
@@ -112,7 +126,9 @@ class Registry(Mapping[str, str], Generic[T]):
                 return self.load(name).options
             found: type | None = find("dataclass of options", key, named, "")
             return found
-        return find("dataclass of options", name, self.options, "") if name in self.options else None
+        return (
+            find("dataclass of options", name, self.options, "") if name in self.options else None
+        )
 
     def options_in(self, name: str, settings: Settings | None) -> Any:
         """The object's options in these settings, else their defaults; None if it has none."""
@@ -128,7 +144,9 @@ def find_in_file(flag: str, name: str) -> Any:
     path = Path(file)
     if not path.is_file():
         raise KoderzError(f"{flag} {name}: there is no file {path}; give FILE:NAME")
-    spec = importlib.util.spec_from_file_location(f"koderz{flag.replace('-', '_')}_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(
+        f"koderz{flag.replace('-', '_')}_{path.stem}", path
+    )
     if spec is None or spec.loader is None:
         raise KoderzError(f"{flag} {name}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
@@ -152,7 +170,9 @@ def _members_of(file: str) -> str:
     except (OSError, SyntaxError, ValueError):
         return f"{file}:NAME"
     made = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    names = [node.name for node in tree.body if isinstance(node, made) and not node.name.startswith("_")]
+    names = [
+        node.name for node in tree.body if isinstance(node, made) and not node.name.startswith("_")
+    ]
     return " or ".join(f"{file}:{name}" for name in names[:3] or ["NAME"])
 
 
@@ -166,14 +186,22 @@ def digest_of_file(name: str) -> str:
 def file_of(name: str) -> Path:
     """The file of a `FILE:NAME`, to be sent elsewhere. Raises KoderzError for what a program handed over."""
     if handed(name):
-        raise KoderzError(f"{name} lives in this program alone; write it into a file, and name it FILE:NAME")
+        raise KoderzError(
+            f"{name} lives in this program alone; write it into a file, and name it FILE:NAME"
+        )
     return Path(name.rpartition(":")[0])
 
 
 PROGRAM = "program"
 """What stands before the colon, where another name has a file."""
 
-NAMING = {"suite": "--suite", "solver": "--solver", "solvers": "--solvers", "scorer": "--scorer", "metric": "--metric"}
+NAMING = {
+    "suite": "--suite",
+    "solver": "--solver",
+    "solvers": "--solvers",
+    "scorer": "--scorer",
+    "metric": "--metric",
+}
 """The settings that take a function or an object, with their flags."""
 
 
@@ -195,7 +223,11 @@ def hand_over(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in NAMING.keys() & settings.keys():
         value = settings[name]
         several = name == "solvers" and isinstance(value, list | tuple)
-        given = tuple(_named(NAMING[name], each) for each in value) if several else _named(NAMING[name], value)
+        given = (
+            tuple(_named(NAMING[name], each) for each in value)
+            if several
+            else _named(NAMING[name], value)
+        )
         named[name] = given
     return named
 
@@ -230,7 +262,9 @@ def _named(flag: str, value: Any) -> Any:
     )  # of a `koderz.extend.solver`
     called = getattr(within, "__name__", type(within).__name__)
     if not called.isidentifier():
-        raise KoderzError(f"{flag}: a {called.strip('<>')} has no name to be recorded by; write a function with def")
+        raise KoderzError(
+            f"{flag}: a {called.strip('<>')} has no name to be recorded by; write a function with def"
+        )
     name = f"{PROGRAM}:{called}"
     _HANDED[name] = Handed(value, *_source_of(flag, within, called))
     return name
@@ -243,6 +277,8 @@ def _source_of(flag: str, value: Any, called: str) -> tuple[str, str]:
         source = inspect.getsource(shown)
     except (OSError, TypeError):
         if (code := getattr(shown, "__code__", None)) is None:
-            raise KoderzError(f"{flag}: Python has no source of {called}; define it in a file or a cell") from None
+            raise KoderzError(
+                f"{flag}: Python has no source of {called}; define it in a file or a cell"
+            ) from None
         return "", hashlib.sha256(marshal.dumps(code)).hexdigest()[:16]
     return source, hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]

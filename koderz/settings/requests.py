@@ -35,7 +35,8 @@ OF_REQUESTS = (
 MOST_TOKENS = (1, 10_000_000)
 TEMPERATURES = (0, 2)
 _EFFORTS: tuple[str, ...] = get_args(Effort)
-_NEVER = ("model", "messages", "input", "stream", "n")  # what koderz says itself, and reads the answer by
+# what koderz says itself, and reads the answer by
+_NEVER = ("model", "messages", "input", "stream", "n")
 _OF_HTTP = frozenset({
     "host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection", "accept-encoding",
     "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-authorization",
@@ -54,7 +55,11 @@ def wrong_rates(rates: Iterable[str]) -> str:
     """The message about words that are no limits of a provider; empty if all are."""
     names = "|".join(RATES)
     fine = all(re.fullmatch(rf"[^\s=]+\.(?:{names})=[1-9]\d{{0,11}}", rate) for rate in rates)
-    return "" if fine else f"write PROVIDER.LIMIT=N; a limit is {', '.join(RATES)}, a whole number from 1"
+    return (
+        ""
+        if fine
+        else f"write PROVIDER.LIMIT=N; a limit is {', '.join(RATES)}, a whole number from 1"
+    )
 
 
 class Header(NamedTuple):
@@ -170,11 +175,16 @@ class RoleOptions:
     temperature: float | None = None
     extra_body: Mapping[str, Any] | None = None
     base_url: str | None = None
-    unset: frozenset[str] = frozenset()  # those that are the server's own for this role, whatever the run has
+    # those that are the server's own for this role, whatever the run has
+    unset: frozenset[str] = frozenset()
 
     def sampling(self) -> dict[str, Any]:
         """The sampling that it settles for its calls; None stands for the server's own."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("base_url", "unset")}
+        own = {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("base_url", "unset")
+        }
         given = {name: value for name, value in own.items() if value is not None}
         levels = dict.fromkeys(_LEVELS) if {*given} & {*_LEVELS} else {}
         return {**dict.fromkeys(self.unset), **levels, **given}
@@ -195,18 +205,29 @@ def read_roles(options: Iterable[str], *, files: bool = True) -> dict[str, RoleO
         role, name, value = _split(text)
         own = found.get(role, RoleOptions())
         unset = (own.unset - {name}) | ({name} if not value else set())
-        other = {"reasoning_effort": "reasoning_tokens", "reasoning_tokens": "reasoning_effort"}.get(name)
+        other = {
+            "reasoning_effort": "reasoning_tokens",
+            "reasoning_tokens": "reasoning_effort",
+        }.get(name)
         if other and value and getattr(own, other) is not None:
-            raise ValueError(f"{role} has both a reasoning-effort and reasoning-tokens; give one of them")
+            raise ValueError(
+                f"{role} has both a reasoning-effort and reasoning-tokens; give one of them"
+            )
         if value.startswith("@") and name == "extra_body" and not files:
             continue
-        found[role] = replace(own, **{name: _read_option(name, value) if value else None}, unset=unset)
+        found[role] = replace(
+            own, **{name: _read_option(name, value) if value else None}, unset=unset
+        )
     return found
 
 
 def base_urls(options: Iterable[str]) -> dict[str, str]:
     """The addresses of roles that have their own."""
-    return {role: each.base_url for role, each in read_roles(options, files=False).items() if each.base_url}
+    return {
+        role: each.base_url
+        for role, each in read_roles(options, files=False).items()
+        if each.base_url
+    }
 
 
 def plain_roles(options: Iterable[str]) -> tuple[str, ...]:
@@ -269,7 +290,9 @@ def read_models(options: Iterable[str], *, files: bool = True) -> dict[str, Mode
     for text in options:
         model, name, value = split_option(text)
         if files or not (name == "extra_body" and value.startswith("@")):
-            found[model] = replace(found.get(model, ModelOptions()), **{name: _read_option(name, value)})
+            found[model] = replace(
+                found.get(model, ModelOptions()), **{name: _read_option(name, value)}
+            )
     return found
 
 
@@ -278,7 +301,9 @@ def split_option(text: str) -> tuple[str, str, str]:
     key, equals, value = text.partition("=")
     model, _, name = key.rpartition(".")
     if not (model and equals and value):
-        raise ValueError("write MODEL.NAME=VALUE, such as openai/local-1:7b.base-url=http://localhost:8001/v1")
+        raise ValueError(
+            "write MODEL.NAME=VALUE, such as openai/local-1:7b.base-url=http://localhost:8001/v1"
+        )
     return model, option_named(name, _NAMES_OF_MODELS, "a model"), value
 
 
@@ -289,7 +314,10 @@ def plain_models(options: Iterable[str], canonical: Callable[[str], str]) -> tup
     shows the value, which may be a key that was given by mistake.
     """
     split = [split_option(text) for text in options]
-    if any(name == "api_key_env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) for _, name, value in split):
+    if any(
+        name == "api_key_env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value)
+        for _, name, value in split
+    ):
         raise ValueError("api-key-env is the name of an environment variable, not a key")
     return tuple(
         f"{canonical(model)}.{name.replace('_', '-')}={plain_body(value) if name == 'extra_body' else value}"
@@ -304,7 +332,9 @@ def wrong_model_options(options: Iterable[str]) -> str:
 
 def risk_of_models(options: Iterable[str]) -> str:
     """The harm that options of models could do: they say where to and what is sent."""
-    risky = any(split_option(text)[1] in ("base_url", "api_key_env", "extra_body") for text in options)
+    risky = any(
+        split_option(text)[1] in ("base_url", "api_key_env", "extra_body") for text in options
+    )
     return SENDS if risky else ""
 
 
@@ -345,7 +375,9 @@ def _split(text: str) -> tuple[str, str, str]:
         raise ValueError("write ROLE.NAME=VALUE, such as judge.reasoning-effort=low")
     role, name, value = found[1], found[2], found[3]
     if role == MAIN:
-        raise ValueError(f"the options of the model that answers are those of the run: --{name.replace('_', '-')}")
+        raise ValueError(
+            f"the options of the model that answers are those of the run: --{name.replace('_', '-')}"
+        )
     return role, option_named(name, _NAMES_OF_ROLES, "a role"), value
 
 
@@ -355,7 +387,9 @@ def _read_option(name: str, value: str) -> Any:
         return read_body(value)
     for choice, words in (("wire", _WIRES), ("reasoning_effort", _EFFORTS)):
         if name == choice and value not in words:
-            raise ValueError(f"{name.replace('_', '-')} is one of {', '.join(words)}, not {value:.40}")
+            raise ValueError(
+                f"{name.replace('_', '-')} is one of {', '.join(words)}, not {value:.40}"
+            )
     if name in ("reasoning_tokens", "max_tokens"):
         return int(_number(name, value, MOST_TOKENS, whole=True))
     if name == "temperature":
@@ -363,7 +397,9 @@ def _read_option(name: str, value: str) -> Any:
     if name != "context":
         return value
     if not value.isdecimal() or not _CONTEXT[0] <= int(value) <= _CONTEXT[1]:
-        raise ValueError(f"context has to be a whole number from {_CONTEXT[0]:,} to {_CONTEXT[1]:,}, not {value:.40}")
+        raise ValueError(
+            f"context has to be a whole number from {_CONTEXT[0]:,} to {_CONTEXT[1]:,}, not {value:.40}"
+        )
     return int(value)
 
 
@@ -375,7 +411,9 @@ def _number(name: str, value: str, bounds: tuple[float, float], *, whole: bool =
         number = None
     if number is None or not low <= number <= high:
         kind = "a whole number" if whole else "a number"
-        raise ValueError(f"{name.replace('_', '-')} has to be {kind} from {low:,} to {high:,}, not {value:.40}")
+        raise ValueError(
+            f"{name.replace('_', '-')} has to be {kind} from {low:,} to {high:,}, not {value:.40}"
+        )
     return number
 
 

@@ -44,7 +44,9 @@ _TAG_CHARS = 100
 
 
 def _wrong_tags(tags: Iterable[str]) -> str:
-    fine = all(tag.isprintable() and 0 < len(tag) <= _TAG_CHARS and tag == tag.strip() for tag in tags)
+    fine = all(
+        tag.isprintable() and 0 < len(tag) <= _TAG_CHARS and tag == tag.strip() for tag in tags
+    )
     return "" if fine else f"a tag has 1 to {_TAG_CHARS} printable characters"
 
 
@@ -53,7 +55,9 @@ def _wrong_roles(roles: Iterable[str]) -> str:
     return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-6.1-sol"
 
 
-_tasks, _model, _solver, _running = (partial(option, panel=panel) for panel in ("Tasks", "Model", "Solver", "Running"))
+_tasks, _model, _solver, _running = (
+    partial(option, panel=panel) for panel in ("Tasks", "Model", "Solver", "Running")
+)
 _changeable = partial(_running, changeable=True)
 _sinks = partial(option, panel="Sinks", changeable=True)
 
@@ -81,7 +85,11 @@ class Settings:
         common=True,
     )
     dataset: Path | None = _tasks(
-        None, "A JSONL file, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE, common=True
+        None,
+        "A JSONL file, plain or .gz, instead of the suite's own.",
+        "FILE",
+        risk=RUNS_CODE,
+        common=True,
     )
     problems: tuple[str, ...] = _tasks(
         (),
@@ -90,9 +98,13 @@ class Settings:
         flags=("--tasks", "--problems"),
         common=True,
     )
-    limit: int | None = _tasks(None, "Maximum number of tasks.", "N", bounds=(1, 10_000_000), common=True)
+    limit: int | None = _tasks(
+        None, "Maximum number of tasks.", "N", bounds=(1, 10_000_000), common=True
+    )
     shuffle: bool = _tasks(False, "Shuffle with --seed.")
-    samples: int = _tasks(1, "Samples per task; several give pass@k.", "N", bounds=(1, 100_000), common=True)
+    samples: int = _tasks(
+        1, "Samples per task; several give pass@k.", "N", bounds=(1, 100_000), common=True
+    )
     seed: int = _tasks(
         0,
         "Seed of shuffling, sampling and the simulated model; sample N is sent this seed plus N.",
@@ -121,7 +133,11 @@ class Settings:
         common=True,
     )
     api_key_env: str | None = _model(
-        None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS, reader="address"
+        None,
+        "The environment variable that holds the key for --base-url.",
+        "NAME",
+        risk=SENDS,
+        reader="address",
     )
     model_options: tuple[str, ...] = _model(
         (),
@@ -142,7 +158,9 @@ class Settings:
     top_p: float | None = _model(
         None, "Nucleus sampling, 0 to 1. Default: the server's.", "P", bounds=(0, 1), reader="model"
     )
-    max_tokens: int = _model(4096, "Maximum length of a reply, in tokens.", "N", bounds=MOST_TOKENS, reader="model")
+    max_tokens: int = _model(
+        4096, "Maximum length of a reply, in tokens.", "N", bounds=MOST_TOKENS, reader="model"
+    )
     stop: tuple[str, ...] = _model(
         (),
         "A text at which a reply ends; repeatable.",
@@ -207,7 +225,10 @@ class Settings:
         reader="model",
     )
     keep_alive: str | None = _model(
-        None, "How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.", "TIME", reader="ollama"
+        None,
+        "How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.",
+        "TIME",
+        reader="ollama",
     )
     request_timeout: float = _model(
         600.0, "Maximum time to wait for a reply.", "SECONDS", bounds=(0.1, 86_400), reader="model"
@@ -220,7 +241,11 @@ class Settings:
         reader="model",
     )
     max_retries: int = _model(
-        6, "Maximum retries of a call after a 429, a 5xx or a lost connection.", "N", bounds=(0, 100), reader="model"
+        6,
+        "Maximum retries of a call after a 429, a 5xx or a lost connection.",
+        "N",
+        bounds=(0, 100),
+        reader="model",
     )
 
     mode: Literal["zero-shot", "iterative", "comparative"] = _solver(
@@ -247,7 +272,10 @@ class Settings:
         reader="no matrix",
     )
     matrix: Path | None = _solver(
-        None, "A TOML file that lists arms and cells, instead of --mode and --solver.", "FILE", risk=RUNS_CODE
+        None,
+        "A TOML file that lists arms and cells, instead of --mode and --solver.",
+        "FILE",
+        risk=RUNS_CODE,
     )
     roles: tuple[str, ...] = _solver(
         (),
@@ -271,7 +299,11 @@ class Settings:
         None, "Report what the local tokens would have cost on this model.", "MODEL", reader="model"
     )
     prompt_dir: Path | None = _solver(
-        None, "A folder of *.md files that override the built-in prompts.", "DIR", risk=SENDS, reader="model"
+        None,
+        "A folder of *.md files that override the built-in prompts.",
+        "DIR",
+        risk=SENDS,
+        reader="model",
     )
     use_memory: Literal["off", "other-tasks", "same-task"] = _solver(
         "off",
@@ -312,7 +344,11 @@ class Settings:
         reader="model",
     )
     tpm: int | None = _changeable(
-        None, "Maximum tokens a minute, in and out, as with --rpm.", "N", bounds=(1, 10**12), reader="model"
+        None,
+        "Maximum tokens a minute, in and out, as with --rpm.",
+        "N",
+        bounds=(1, 10**12),
+        reader="model",
     )
     rates: tuple[str, ...] = option(
         (),
@@ -387,13 +423,24 @@ class Settings:
         reader="decision",
     )
     grace: float = _changeable(
-        10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)
+        10.0,
+        "Time that experiments have to finish after the first Ctrl-C.",
+        "SECONDS",
+        bounds=(0, 3600),
     )
     results: Path = _running(
-        Path("benchmark_results"), "The results folder.", "DIR", risk=trust.risk_of_results, common=True
+        Path("benchmark_results"),
+        "The results folder.",
+        "DIR",
+        risk=trust.risk_of_results,
+        common=True,
     )
     tags: tuple[str, ...] = _running(
-        (), "A tag to find the run by, WORD or K=V; repeatable.", "TAG", flags=("--tag",), check=_wrong_tags
+        (),
+        "A tag to find the run by, WORD or K=V; repeatable.",
+        "TAG",
+        flags=("--tag",),
+        check=_wrong_tags,
     )
 
     sinks: tuple[str, ...] = _sinks(
@@ -403,7 +450,9 @@ class Settings:
         flags=("--sink",),
         risk=trust.risk_of_sinks,
     )
-    no_sinks: tuple[str, ...] = _sinks((), "Don't record into this sink; repeatable.", "NAME", flags=("--no-sink",))
+    no_sinks: tuple[str, ...] = _sinks(
+        (), "Don't record into this sink; repeatable.", "NAME", flags=("--no-sink",)
+    )
     sink_patience: float = _sinks(
         30.0,
         "Time without progress after which a sink is left to koderz sync (three times that until it is open).",
@@ -450,7 +499,11 @@ class Settings:
     def rates_of(self, provider: str) -> dict[str, int]:
         """The limits a minute that hold for a provider, by the words of RATES: of --rpm and --tpm, else its own."""
         own = (rate.rpartition("=") for rate in self.rates)
-        found = {what.rpartition(".")[2]: int(n) for what, _, n in own if what.rpartition(".")[0] == provider}
+        found = {
+            what.rpartition(".")[2]: int(n)
+            for what, _, n in own
+            if what.rpartition(".")[0] == provider
+        }
         given = {"rpm": self.rpm, "tpm": self.tpm}
         return found | {name: most for name, most in given.items() if most is not None}
 
@@ -496,5 +549,13 @@ CLUSTER_COLUMN = "cluster_column"
 OF_PROGRAMS = ("judges", "sandbox", "docker_image", "use_memory", "memory_live", "simulated_skill")
 """The settings that matter only if programs are judged, or if attempts hear of earlier ones."""
 
-OF_JUDGING = ("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "docker_image")
+OF_JUDGING = (
+    "suite",
+    "dataset",
+    "test_timeout",
+    "test_memory",
+    "judges",
+    "sandbox",
+    "docker_image",
+)
 """The settings for judging programs outside of a run."""

@@ -133,7 +133,8 @@ def own_systems() -> tuple[System, ...]:
         try:
             found.append(importlib.import_module(f"koderz.systems.{name}").SYSTEM)
         except ModuleNotFoundError as error:
-            if error.name not in {f"koderz.systems.{each}" for each in OWN}:  # koderz may be installed without one
+            # koderz may be installed without one
+            if error.name not in {f"koderz.systems.{each}" for each in OWN}:
                 raise
     return tuple(found)
 
@@ -145,7 +146,11 @@ def own_names(kind: str) -> dict[str, str]:
 
 def names_of_other_systems(kind: str) -> dict[str, str]:
     """Everything that the systems of other packages add of a kind."""
-    return {name: target for system in systems_of_others() for name, target in system.names(kind).items()}
+    return {
+        name: target
+        for system in systems_of_others()
+        for name, target in system.names(kind).items()
+    }
 
 
 def names_of(kind: str) -> list[str]:
@@ -164,4 +169,8 @@ def required(kind: str, name: str) -> Any:
 
 def added(kind: str, name: str) -> Any:
     """The same, or None if none adds it. Raises KoderzError where it can't be loaded."""
-    return required(kind, name) if name in own_names(kind) or name in names_of_others(f"koderz.{kind}") else None
+    return (
+        required(kind, name)
+        if name in own_names(kind) or name in names_of_others(f"koderz.{kind}")
+        else None
+    )

@@ -57,7 +57,11 @@ def read_file(folder: Path) -> ConfigFile | None:
     try:
         table = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        both = 'beside [suite.NAME] the choice is [suite] name = "NAME"' if "overwrite" in str(error) else ""
+        both = (
+            'beside [suite.NAME] the choice is [suite] name = "NAME"'
+            if "overwrite" in str(error)
+            else ""
+        )
         raise KoderzError("; ".join(filter(None, (f"{path}: {error}", both)))) from None
     if isinstance(table.get("roles"), dict):
         try:
@@ -87,9 +91,12 @@ class Config:
     """The content of a koderz.toml."""
 
     path: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what tables say of what takes part included
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
-    solvers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options that several have, for one alone
+    # what tables say of what takes part included
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    # US dollars a million tokens: in, out
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # options that several have, for one alone
+    solvers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()  # suites and files of which no judge of rewards serves a task
 
 
@@ -116,12 +123,16 @@ def load_config(
     prices = _prices(where("prices"), table.pop("prices", {}))
     held_out = _held_out(where("held_out"), table)
     rates = _rates(where("rates"), table.pop("rates", {}))
-    values = _values(where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema)
+    values = _values(
+        where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema
+    )
     values |= {"rates": rates} if rates else {}
     solvers: dict[str, dict[str, Any]] = {}
     for owner, own in _tables(where, file.owners, schema).items():
         kind, _, name = owner.partition(".")
-        shared = {key for key in own if kind == "solver" and len(schema.owners(key)) > 1 and key in names}
+        shared = {
+            key for key in own if kind == "solver" and len(schema.owners(key)) > 1 and key in names
+        }
         solvers[name] = {key: own[key] for key in shared}
         values |= {key: value for key, value in own.items() if key not in shared}
     used = {name: value for name, value in {**values, "prices": prices}.items() if name in names}
@@ -131,23 +142,37 @@ def load_config(
     trusted = data + _named_by(used, path.parent)
     for name, risk in risks.items():
         require_trust(trusted, f"{where(name)}: this could {risk}", grant=trust, environ=environ)
-    return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers, held_out)
+    return Config(
+        path,
+        {name: value for name, value in values.items() if name in names},
+        prices,
+        solvers,
+        held_out,
+    )
 
 
 def results_folder(
-    given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
+    given: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    trust_config: bool = False,
 ) -> Path:
     """The results folder: `given`, else the one in the environment or koderz.toml."""
     if given is not None:
         return given
     environment = CORE.from_environment(environ)
     config = load_config(
-        read_file(Path.cwd()), trust=trust_config, environ=environ, names={"results"} - environment.keys()
+        read_file(Path.cwd()),
+        trust=trust_config,
+        environ=environ,
+        names={"results"} - environment.keys(),
     )
     return CORE.layered(environment, config.settings).results
 
 
-def _values(where: Callable[[str], str], table: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def _values(
+    where: Callable[[str], str], table: Mapping[str, Any], schema: Schema
+) -> dict[str, Any]:
     """The options of a table, by name."""
     found = {}
     for key, value in table.items():
@@ -173,7 +198,9 @@ def _name(key: str) -> str:
     return "local_model" if key == "model" else key.replace("-", "_")
 
 
-def _tables(where: Callable[[str], str], owners: Mapping[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:
+def _tables(
+    where: Callable[[str], str], owners: Mapping[str, Any], schema: Schema
+) -> dict[str, dict[str, Any]]:
     """The options in tables such as `[solver.iterative]`, for owners that take part."""
     found = {}
     for owner, options in owners.items():
@@ -203,19 +230,27 @@ def _held_out(where: str, table: dict[str, Any]) -> tuple[str, ...]:
     found = table.pop("held-out", None) or table.pop("held_out", [])
     words = [found] if isinstance(found, str) else found
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise KoderzError(f'{where}: write a list of suites and files, such as held-out = ["humaneval"]')
+        raise KoderzError(
+            f'{where}: write a list of suites and files, such as held-out = ["humaneval"]'
+        )
     if own := [word for word in words if re.search(r":\w+$", word)]:
-        raise KoderzError(f"{where}: {own[0]} would run code; name it on the command line: --held-out {own[0]}")
+        raise KoderzError(
+            f"{where}: {own[0]} would run code; name it on the command line: --held-out {own[0]}"
+        )
     return tuple(words)
 
 
 def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:
     if not isinstance(table, dict):
-        raise KoderzError(f'{where}: write [prices."MODEL"] with input and output, US dollars a million tokens')
+        raise KoderzError(
+            f'{where}: write [prices."MODEL"] with input and output, US dollars a million tokens'
+        )
     found = {}
     for model, price in table.items():
         try:
-            found[model] = msgspec.convert((price["input"], price["output"]), tuple[_Dollars, _Dollars])
+            found[model] = msgspec.convert(
+                (price["input"], price["output"]), tuple[_Dollars, _Dollars]
+            )
             if {"batch-input", "batch-output"} & price.keys():
                 pair = price["batch-input"], price["batch-output"]
                 found[f"{model} in batches"] = msgspec.convert(pair, tuple[_Dollars, _Dollars])

@@ -20,7 +20,12 @@ from koderz.settings.paths import note_once, state_folder
 from koderz_tracker.files import links_in, sync_folder
 from koderz_tracker.sinks import KNOWN
 
-RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
+RUNS_CODE, SENDS, SPENDS, WRITES = (
+    "run code",
+    "send data elsewhere",
+    "spend money",
+    "write outside of this folder",
+)
 READS = "send a file from outside of this folder to a model"
 
 Spends = Callable[[Iterable[str], Mapping[str, tuple[float, float]]], bool]
@@ -32,7 +37,9 @@ def costly(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> 
     return bool([*models, *prices])
 
 
-def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
+def risks_of(
+    fields: Mapping[str, Field], settings: Mapping[str, Any], spends: Spends
+) -> dict[str, str]:
     """The risks of settings, by name; harmless settings are left out.
 
     It is what an option declares, else that of a file outside the working directory, links included.
@@ -53,7 +60,8 @@ def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: S
             found[name] = field.risk(value)
         # A folder elsewhere, which may be the whole disk, is told by its name: only one that lies here is walked.
         elif not all(
-            lies_here(path) and all(lies_here(path / link) for link in links_in(path)) for path in field.files(value)
+            lies_here(path) and all(lies_here(path / link) for link in links_in(path))
+            for path in field.files(value)
         ):
             found[name] = READS
     if spends((), settings.get("prices") or {}):
@@ -87,12 +95,16 @@ def risks_of_plan(fields: Mapping[str, Field], config: Mapping[str, Any]) -> dic
     return {name: risk for name, risk in found.items() if risk != SPENDS}
 
 
-def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ) -> None:
+def require_trust(
+    data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ
+) -> None:
     """Returns if these bytes are or become trusted. Otherwise raises a KoderzError that begins with `what`."""
     if grant:
         remember(data, environ)
     elif not is_trusted(data, environ):
-        raise KoderzError(f"{what}. Read it; if it may, say so once with --trust-config (it holds until it changes)")
+        raise KoderzError(
+            f"{what}. Read it; if it may, say so once with --trust-config (it holds until it changes)"
+        )
 
 
 def is_trusted(data: bytes, environ: Mapping[str, str] = os.environ) -> bool:

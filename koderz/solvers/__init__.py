@@ -60,9 +60,15 @@ class SettledSolver(Solver[..., Any]):
 
     def expected(self, prompt_tokens: float, task_id: str) -> Sequence[Expected]:
         """The calls of one experiment. Raises KoderzError where the solver's own estimate raises anything."""
-        defaults = {name: each.default for name, each in self.signature.items() if each.default is not each.empty}
+        defaults = {
+            name: each.default
+            for name, each in self.signature.items()
+            if each.default is not each.empty
+        }
         try:
-            return (self.estimate or asks_once)(prompt_tokens, task_id, {**defaults, **self.parameters})
+            return (self.estimate or asks_once)(
+                prompt_tokens, task_id, {**defaults, **self.parameters}
+            )
         except Exception as error:  # the user's own function may do anything
             what = f"{type(error).__name__}: {error}{raised_at(error)}"
             raise KoderzError(f"the estimate of the solver {self.name} raised {what}") from error
@@ -70,11 +76,15 @@ class SettledSolver(Solver[..., Any]):
     def settled(self, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> SettledSolver:
         """The same with its parameters settled anew; nothing is loaded. Raises KoderzError as `load_solver` does."""
         wanted = self.signature
-        parameters = {key: settings[key] for key in wanted if key in settings and key not in HANDLES}
+        parameters = {
+            key: settings[key] for key in wanted if key in settings and key not in HANDLES
+        }
         for key, text in arguments.items():
             if key not in wanted or key in HANDLES:
                 known = ", ".join(sorted(set(wanted) - HANDLES)) or "none"
-                raise KoderzError(f"--solver-arg {key}: {self.name} has no such parameter; it has {known}")
+                raise KoderzError(
+                    f"--solver-arg {key}: {self.name} has no such parameter; it has {known}"
+                )
             parameters[key] = _read_as(wanted[key].default, settings.get(key), key, text)
         for key, parameter in wanted.items():
             if parameter.kind is parameter.POSITIONAL_ONLY:
@@ -85,7 +95,11 @@ class SettledSolver(Solver[..., Any]):
                 raise KoderzError(
                     f"the solver {self.name} takes *{key}; name the parameters, so that they can be given"
                 )
-            if key not in HANDLES and key not in parameters and parameter.default is parameter.empty:
+            if (
+                key not in HANDLES
+                and key not in parameters
+                and parameter.default is parameter.empty
+            ):
                 raise KoderzError(f"the solver {self.name} needs --solver-arg {key}=…")
         return replace(self, parameters=parameters)
 
@@ -99,7 +113,9 @@ class SettledSolver(Solver[..., Any]):
         return self.function(**wanted, **self.parameters)
 
 
-def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> SettledSolver:
+def load_solver(
+    name: str, settings: Mapping[str, Any], arguments: Mapping[str, str]
+) -> SettledSolver:
     """A solver by its name, or by `FILE:NAME`.
 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read

@@ -26,17 +26,23 @@ AtHand = Callable[[Mapping[str, Any], Sequence[Task], Prompts], Mapping[str, Any
 REPLY_TOKENS = 400  # of a usual answer to a function-sized task
 
 
-def asks_once(prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def asks_once(
+    prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """One call of the model that answers."""
     return [Expected(MAIN, (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]
 
 
-def asks_nothing(_prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def asks_nothing(
+    _prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """No call of any model."""
     return ()
 
 
-def nothing_at_hand(_options: Mapping[str, Any], _tasks: Sequence[Task], _prompts: Prompts) -> Mapping[str, Any]:
+def nothing_at_hand(
+    _options: Mapping[str, Any], _tasks: Sequence[Task], _prompts: Prompts
+) -> Mapping[str, Any]:
     """No value is known before the run."""
     return {}
 
@@ -119,7 +125,9 @@ class Solver(Generic[P, R]):
         if isinstance(found, Solver):
             return found
         if isinstance(found, partial) and isinstance(found.func, Solver):
-            return replace(found.func, function=partial(found.func.function, *found.args, **found.keywords))
+            return replace(
+                found.func, function=partial(found.func.function, *found.args, **found.keywords)
+            )
         if not callable(found) or not inspect.iscoroutinefunction(found):
             raise KoderzError(f"the solver {name} is no async function")
         own = vars(found)

@@ -13,16 +13,24 @@ from koderz.types import Expected, Task, Verdict
 REPLY_TOKENS = 100  # of a usual answer to a question about a text
 
 
-def asks_if_it_fits(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def asks_if_it_fits(
+    prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """One call if the text fits."""
     if prompt_tokens > parameters["window"]:
         return []
     return [Expected("main", (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]
 
 
-def window_at_hand(options: Mapping[str, Any], _tasks: Sequence[Task], _prompts: Any) -> Mapping[str, Any]:
+def window_at_hand(
+    options: Mapping[str, Any], _tasks: Sequence[Task], _prompts: Any
+) -> Mapping[str, Any]:
     """The window in tokens: `--context` where it is given, else what is published for the model, else its default."""
-    own = None if "context" in options["given"] else published_window(options["models"] or [options["local_model"]])
+    own = (
+        None
+        if "context" in options["given"]
+        else published_window(options["models"] or [options["local_model"]])
+    )
     return {"window": own or options["context"]}
 
 
@@ -46,7 +54,13 @@ async def direct(
 def too_long(facts: Mapping[str, Any], window: int) -> Verdict:
     """The verdict on a text that doesn't fit the window."""
     detail = f"{facts['tokens']:,} tokens ({facts['tokenizer']}) don't fit a window of {window:,}; nothing was sent"
-    return Verdict("failed", "context", detail=detail, score=0.0, note="the text does not fit the model's window")
+    return Verdict(
+        "failed",
+        "context",
+        detail=detail,
+        score=0.0,
+        note="the text does not fit the model's window",
+    )
 
 
 def published_window(models: Iterable[str]) -> int | None:

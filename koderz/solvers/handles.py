@@ -131,7 +131,9 @@ class WorkspaceHandle(Protocol):
         """The tools of MCP servers among the additions, as functions that a model is offered, by name."""
         ...
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], seconds: float = 600.0) -> dict[str, Any]:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], seconds: float = 600.0
+    ) -> dict[str, Any]:
         """Calls one of these tools while their context is open."""
         ...
 

@@ -30,16 +30,23 @@ _CHARS_A_TOKEN = 3  # on the careful side, so that a conversation that is said t
 class IterativeOptions:
     """The options of the solver `iterative`."""
 
-    max_iterations: int = option(10, "Maximum attempts of the iterative solver.", "N", bounds=(1, 1000))
+    max_iterations: int = option(
+        10, "Maximum attempts of the iterative solver.", "N", bounds=(1, 1000)
+    )
     history: int = option(3, "Earlier attempts shown to each new one.", "N", bounds=(0, 1000))
     frontier_spec_model: str | None = option(
         None, "The model that writes a specification of each task first.", "MODEL", role="spec"
     )
     reuse_spec: bool = option(False, "Reuse cached specifications.")
     frontier_checkpoint_model: str | None = option(
-        None, "The model that reviews failed attempts, every --checkpoint-interval of them.", "MODEL", role="checkpoint"
+        None,
+        "The model that reviews failed attempts, every --checkpoint-interval of them.",
+        "MODEL",
+        role="checkpoint",
     )
-    checkpoint_interval: int = option(5, "Failed attempts between two reviews.", "N", bounds=(1, 1000))
+    checkpoint_interval: int = option(
+        5, "Failed attempts between two reviews.", "N", bounds=(1, 1000)
+    )
     spec: bool = option(True, "Skip the specification (ablation).", role="spec")
     checkpoints: bool = option(True, "Skip the reviews (ablation).", role="checkpoint")
 
@@ -52,31 +59,49 @@ class Try(NamedTuple):
     guidance: str = ""
 
 
-def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def expected_calls(
+    prompt_tokens: float, task_id: str, parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """The calls from a first attempt that passes to all that are allowed, with a specification and reviews."""
     most, every = parameters["max_iterations"], parameters["checkpoint_interval"]
-    seen = min(parameters["history"], most - 1)  # attempts that a late prompt repeats, with their feedback
+    # attempts that a late prompt repeats, with their feedback
+    seen = min(parameters["history"], most - 1)
     usual = min(_USUAL_ATTEMPTS, most)
     attempts = Expected(
         "main",
         (1, most),
         (prompt_tokens, most * (prompt_tokens + seen * _ATTEMPT_TOKENS)),
         (REPLY_TOKENS, most * REPLY_TOKENS),
-        usual=(usual, usual * (prompt_tokens + min(seen, (usual - 1) / 2) * _ATTEMPT_TOKENS), usual * REPLY_TOKENS),
+        usual=(
+            usual,
+            usual * (prompt_tokens + min(seen, (usual - 1) / 2) * _ATTEMPT_TOKENS),
+            usual * REPLY_TOKENS,
+        ),
     )
     written = 0 if task_id in (parameters["specs"] or {}) else 1
     reviews = (most - 1) // every
     review_tokens = _REVIEW_TOKENS + every * _ATTEMPT_TOKENS
     return [
         attempts,
-        Expected("spec", (written, written), (written * _REVIEW_TOKENS,) * 2, (written * REPLY_TOKENS,) * 2),
         Expected(
-            "checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS), usual=(0, 0, 0)
+            "spec",
+            (written, written),
+            (written * _REVIEW_TOKENS,) * 2,
+            (written * REPLY_TOKENS,) * 2,
+        ),
+        Expected(
+            "checkpoint",
+            (0, reviews),
+            (0, reviews * review_tokens),
+            (0, reviews * REPLY_TOKENS),
+            usual=(0, 0, 0),
         ),
     ]
 
 
-def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
+def cached_specs(
+    options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts
+) -> Mapping[str, Any]:
     """The cached specifications of the tasks, if they are to be reused."""
     model = options["frontier_spec_model"]
     if not (options["reuse_spec"] and options["spec"] and model):
@@ -123,7 +148,9 @@ async def iterative(
     """
     first = task.messages
     if "spec" in models:
-        specification = (specs or {}).get(task.id) or await _write_spec(task, ask, prompts, models["spec"])
+        specification = (specs or {}).get(task.id) or await _write_spec(
+            task, ask, prompts, models["spec"]
+        )
         first = prompts.first_messages(task.values, cot=cot, specification=specification)
     room = (context - min(max_tokens, context // 2)) * _CHARS_A_TOKEN - _size(first)
     tries: list[Try] = []
@@ -135,7 +162,9 @@ async def iterative(
         if verdict.passed or iteration == max_iterations:
             return verdict
         if temperature == 0 and any(reply.text == before.reply.text for before in tries):
-            return replace(verdict, note=f"stopped after {iteration}: the reply repeats at temperature 0")
+            return replace(
+                verdict, note=f"stopped after {iteration}: the reply repeats at temperature 0"
+            )
         tries.append(Try(reply, verdict))
         lessons = _lessons_text(await recall(verdict), prompts)
         if "checkpoint" in models and iteration % checkpoint_interval == 0:
@@ -156,15 +185,22 @@ def _asking_for_spec(task: Task, prompts: Prompts) -> tuple[Message, ...]:
     return ({"role": "user", "content": prompts.render("spec", **task.values)},)
 
 
-async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, room: int) -> str:
+async def _review(
+    task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, room: int
+) -> str:
     """A reviewer's comment on the attempts, which share the `room` in characters equally."""
     share = max(room // len(tries), _LEAST_ROOM)
     shown = "\n\n".join(
-        trimmed(f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}", share)
+        trimmed(
+            f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}",
+            share,
+        )
         for number, attempt in enumerate(tries, 1)
     )
     text = prompts.render("checkpoint", **task.values, attempts=shown)
-    return (await ask([{"role": "user", "content": text}], model="checkpoint", purpose="checkpoint")).text
+    return (
+        await ask([{"role": "user", "content": text}], model="checkpoint", purpose="checkpoint")
+    ).text
 
 
 def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> list[Message]:
@@ -172,7 +208,9 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
     if not tries:
         return []
     if not history:
-        return [{"role": "user", "content": advice}] if (advice := _advice(tries[-1], prompts)) else []
+        return (
+            [{"role": "user", "content": advice}] if (advice := _advice(tries[-1], prompts)) else []
+        )
     turns = _turn(tries[-1], prompts, max(room, _LEAST_ROOM))
     left = room - _size(turns)
     for attempt in reversed(tries[-history:-1]):
@@ -186,10 +224,15 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
 
 def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Message]:
     """An attempt and the feedback on it, shortened in the middle if larger than `room` characters."""
-    feedback = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts))
+    feedback = prompts.render(
+        "feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts)
+    )
     feedback = trimmed(feedback, room // 2)
     return [
-        {"role": "assistant", "content": trimmed(attempt.reply.text, room - len(feedback)) or "(an empty reply)"},
+        {
+            "role": "assistant",
+            "content": trimmed(attempt.reply.text, room - len(feedback)) or "(an empty reply)",
+        },
         {"role": "user", "content": feedback},
     ]
 
@@ -201,7 +244,11 @@ def _advice(attempt: Try, prompts: Prompts) -> str:
 
 def _lessons_text(lessons: Sequence[str], prompts: Prompts) -> str:
     """Lessons as a model sees them; empty if there are none."""
-    return prompts.render("lessons", lessons="\n".join(f"- {lesson}" for lesson in lessons)) if lessons else ""
+    return (
+        prompts.render("lessons", lessons="\n".join(f"- {lesson}" for lesson in lessons))
+        if lessons
+        else ""
+    )
 
 
 def _ended(messages: Sequence[Message], text: str) -> list[Message]:
@@ -234,4 +281,8 @@ def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
 
 def _place(model: str, messages: tuple[Message, ...]) -> Path:
     asked = "\0".join([model, *(f"{m['role']}\0{text_of(m)}" for m in messages)])
-    return cache_folder() / "specs" / f"{hashlib.sha256(asked.encode('utf-8', 'replace')).hexdigest()}.md"
+    return (
+        cache_folder()
+        / "specs"
+        / f"{hashlib.sha256(asked.encode('utf-8', 'replace')).hexdigest()}.md"
+    )

@@ -54,7 +54,9 @@ def load_suite(name: str, dataset: Path | None = None, settings: Settings | None
         except KoderzError:
             raise
         except Exception as error:  # the user's own code may do anything
-            raise KoderzError(f"{what}: {type(error).__name__}: {error}{raised_at(error)}") from error
+            raise KoderzError(
+                f"{what}: {type(error).__name__}: {error}{raised_at(error)}"
+            ) from error
         return _checked(suite, what)
     seed = settings.seed if settings else 0
     options, sandbox = SUITES.options_in(name, settings), settings.sandbox if settings else ""
@@ -73,14 +75,20 @@ def checked_measures(suite: Suite) -> tuple[Measure, ...]:
     """The suite's measures. Raises KoderzError for one that can't be, or a headline that is none of them."""
     for measure in suite.measures:
         if measure.direction not in ("higher", "lower"):
-            raise KoderzError(f"the measure {measure.name!r}: its direction has to be higher or lower")
+            raise KoderzError(
+                f"the measure {measure.name!r}: its direction has to be higher or lower"
+            )
         if measure.bounds and not -math.inf < measure.bounds[0] < measure.bounds[1] < math.inf:
-            raise KoderzError(f"the measure {measure.name!r}: its bounds have to be two numbers, the lower one first")
+            raise KoderzError(
+                f"the measure {measure.name!r}: its bounds have to be two numbers, the lower one first"
+            )
     names = [measure.name for measure in suite.measures]
     if len({*names}) < len(names):
         raise KoderzError(f"two measures have one name among {', '.join(names)}")
     if suite.headline and suite.headline.measure not in (PASSES, *names):
-        raise KoderzError(f"the headline names the measure {suite.headline.measure!r}, which the suite doesn't declare")
+        raise KoderzError(
+            f"the headline names the measure {suite.headline.measure!r}, which the suite doesn't declare"
+        )
     return tuple(suite.measures)
 
 
@@ -95,7 +103,9 @@ def require_recordable(suite: Suite, tasks: Sequence[Task]) -> None:
             )
     caveats = suite.judge_record.get("caveats", [])
     if not (isinstance(caveats, list | tuple) and all(isinstance(each, str) for each in caveats)):
-        raise KoderzError(f"the caveats in the suite's judge_record have to be a list of texts, not {caveats!r:.80}")
+        raise KoderzError(
+            f"the caveats in the suite's judge_record have to be a list of texts, not {caveats!r:.80}"
+        )
 
 
 def added_dataset(name: str) -> Path | None:
@@ -110,7 +120,8 @@ def add_dataset(name: str, path: Path) -> Suite:
     Raises KoderzError where it can't.
     """
     whole = next((each for each in map(SUITES.load, SUITES) if name in each.named_datasets), None)
-    path = Path(os.path.realpath(path))  # which raises nothing for links that lead round in a circle
+    # which raises nothing for links that lead round in a circle
+    path = Path(os.path.realpath(path))
     suite = whole.load(SuiteSource(path, part=name)) if whole else load_suite(name, path)
     place = _added(name)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +141,8 @@ def modes_of(name: str) -> Mapping[str, Sequence[str]] | None:
 
     Raises KoderzError for an unknown suite.
     """
-    return None if SUITES.is_file(name) else SUITES.load(name).modes  # a file isn't run to read the options
+    # a file isn't run to read the options
+    return None if SUITES.is_file(name) else SUITES.load(name).modes
 
 
 def program_suite(suite: Suite) -> ProgramSuite:
@@ -156,7 +168,11 @@ def questions_of(suite: Suite, tasks: Sequence[Task]) -> dict[str, str]:
     found: dict[str, str] = {}
     for task in tasks:
         text = " ".join(scrubber.text(task.prompt[:_READ]).split())
-        kept = text if len(text) <= _QUESTION else text[: _QUESTION + 1].rpartition(" ")[0] or text[:_QUESTION]
+        kept = (
+            text
+            if len(text) <= _QUESTION
+            else text[: _QUESTION + 1].rpartition(" ")[0] or text[:_QUESTION]
+        )
         found |= {task.id: kept} if kept else {}
     return found
 
@@ -198,7 +214,11 @@ def suite_class_of(found: Any, what: str) -> type[Suite]:
 
 def _called(function: Callable[..., Any], source: SuiteSource) -> Any:
     parameters = inspect.signature(function).parameters
-    named = {name: value for name, value in (("seed", source.seed), ("part", source.part)) if name in parameters}
+    named = {
+        name: value
+        for name, value in (("seed", source.seed), ("part", source.part))
+        if name in parameters
+    }
     return function(source.dataset, *([] if source.options is None else [source.options]), **named)
 
 
@@ -206,10 +226,18 @@ def _as_suite(plain: Any, what: str) -> Suite:
     """The suite that a plain object stands for."""
     if isinstance(plain, Suite):
         return plain
-    if missing := [name for name in ("name", "source", "tasks", "messages", "judge") if not hasattr(plain, name)]:
-        raise KoderzError(f"{what} is no suite, nor a function that returns one: it has no {missing[0]}")
+    if missing := [
+        name
+        for name in ("name", "source", "tasks", "messages", "judge")
+        if not hasattr(plain, name)
+    ]:
+        raise KoderzError(
+            f"{what} is no suite, nor a function that returns one: it has no {missing[0]}"
+        )
     base = _PlainProgramSuite if hasattr(plain, "judge_program") else _PlainSuite
-    members: dict[str, Any] = {name: _member(name) for name in _attributes() if hasattr(plain, name)}
+    members: dict[str, Any] = {
+        name: _member(name) for name in _attributes() if hasattr(plain, name)
+    }
     members |= {name: _opener(name) for name in _OPENERS if hasattr(plain, name)}
     made: Suite = type(type(plain).__name__, (base,), members)(plain)
     return made
@@ -217,7 +245,17 @@ def _as_suite(plain: Any, what: str) -> Suite:
 
 def _attributes() -> set[str]:
     """The members that a plain suite has under the same names, with the same parameters."""
-    own = {"load", "options", "configuration", "modes", "named_datasets", "listed", "overrides", "asks_judge", "judge"}
+    own = {
+        "load",
+        "options",
+        "configuration",
+        "modes",
+        "named_datasets",
+        "listed",
+        "overrides",
+        "asks_judge",
+        "judge",
+    }
     return {name for name in dir(ProgramSuite) if not name.startswith(("_", "open_"))}.union(
         ("name", "source", "tasks")
     ) - {*own, "judge_program", "judge_written"}
@@ -248,7 +286,9 @@ class _How(Judging):
 
 def _how(context: JudgeContext) -> _How:
     limits = context.limits
-    return _How(limits.timeout, limits.memory_mb, limits.feedback, limits.call_timeout, context.core)
+    return _How(
+        limits.timeout, limits.memory_mb, limits.feedback, limits.call_timeout, context.core
+    )
 
 
 class _PlainSuite(Suite):
@@ -261,20 +301,26 @@ class _PlainSuite(Suite):
 
     async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
         asking = {"ask": context.ask} if self._asks else {}
-        verdict: Verdict = await self.plain.judge(task, answer, context.sandbox, _how(context), **asking)
+        verdict: Verdict = await self.plain.judge(
+            task, answer, context.sandbox, _how(context), **asking
+        )
         return verdict
 
     def open_run(self, context: RunContext) -> AbstractAsyncContextManager[Any]:
         if not hasattr(self.plain, "open_run"):
             return super().open_run(context)
-        opened: AbstractAsyncContextManager[Any] = self.plain.open_run(context.settings, context.environ)
+        opened: AbstractAsyncContextManager[Any] = self.plain.open_run(
+            context.settings, context.environ
+        )
         return opened
 
 
 class _PlainProgramSuite(_PlainSuite, ProgramSuite):
     """A plain suite whose answers are programs."""
 
-    async def judge_program(self, task: Task, program: str, context: JudgeContext, *, line_offset: int = 0) -> Verdict:
+    async def judge_program(
+        self, task: Task, program: str, context: JudgeContext, *, line_offset: int = 0
+    ) -> Verdict:
         verdict: Verdict = await self.plain.judge_program(
             task, program, context.sandbox, _how(context), line_offset=line_offset
         )

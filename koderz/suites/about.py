@@ -57,4 +57,6 @@ def file_state(suite: Suite) -> FileState:
 
 def _needs_of(suite: Suite) -> list[str]:
     needs = sorted({need for task in suite.tasks for need in task.needs})
-    return [_NEEDS.get(need, need) for need in needs] + (["a model in the role judge"] if suite.asks_judge else [])
+    return [_NEEDS.get(need, need) for need in needs] + (
+        ["a model in the role judge"] if suite.asks_judge else []
+    )

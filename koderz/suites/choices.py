@@ -40,7 +40,9 @@ def arc_choice(row: Row) -> ChoiceQuestion:
     if not len(choices["label"]) == len(choices["text"]) == len(options) > 1:
         raise row.error("the field 'choices' has to hold as many different labels as texts")
     if key not in options:
-        raise row.error(f"the field 'answerKey' has to be one of {', '.join(options)}, not {key!r:.80}")
+        raise row.error(
+            f"the field 'answerKey' has to be one of {', '.join(options)}, not {key!r:.80}"
+        )
     return ChoiceQuestion(row.text("question"), options, key)
 
 
@@ -56,18 +58,31 @@ def truthful_choice(row: Row, seed: int) -> ChoiceQuestion:
         question, targets = row.text("question"), _struct(row, "mc1_targets", "choices")
         choices, labels = targets["choices"], row.fields["mc1_targets"].get("labels")
         if not isinstance(labels, list) or len(labels) != len(choices) or labels.count(1) != 1:
-            raise row.error("the field 'mc1_targets' has to hold a label for each choice, one of them 1")
+            raise row.error(
+                "the field 'mc1_targets' has to hold a label for each choice, one of them 1"
+            )
         right = labels.index(1)
-        best, wrong = choices[right], [choice for number, choice in enumerate(choices) if number != right]
+        best, wrong = (
+            choices[right],
+            [choice for number, choice in enumerate(choices) if number != right],
+        )
     else:
-        question, best, wrong = row.text("question"), row.text("best_answer"), row.texts("incorrect_answers")
+        question, best, wrong = (
+            row.text("question"),
+            row.text("best_answer"),
+            row.texts("incorrect_answers"),
+        )
     if not wrong or len(wrong) >= len(LETTERS):
-        raise row.error(f"there have to be 1 to {len(LETTERS) - 1} incorrect answers, not {len(wrong)}")
+        raise row.error(
+            f"there have to be 1 to {len(LETTERS) - 1} incorrect answers, not {len(wrong)}"
+        )
     options, label = drawn_order(best, wrong, seed, question)
     return ChoiceQuestion(question, options, label)
 
 
-def drawn_order(right: str, wrong: Sequence[str], seed: int, question: str) -> tuple[dict[str, str], str]:
+def drawn_order(
+    right: str, wrong: Sequence[str], seed: int, question: str
+) -> tuple[dict[str, str], str]:
     """Options in an order determined by the seed and the texts, and the label of the right one."""
     texts = sorted({right, *wrong})
     random.Random(f"{seed} {question} {texts}").shuffle(texts)  # noqa: S311 repeatable on purpose

@@ -29,7 +29,13 @@ LONGEST = 256 * MB
 
 File = BufferedReader | GzipFile
 
-_KINDS: Mapping[type, str] = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "a truth value"}
+_KINDS: Mapping[type, str] = {
+    list: "a list",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "a truth value",
+}
 _LONGEST_CLUSTER = 100  # characters of a cluster's name
 
 
@@ -45,7 +51,9 @@ class Row(NamedTuple):
         if not isinstance(value, str):
             raise self._unlike(name, "text")
         if not _is_whole(value):
-            raise self.error(f"the field {name!r} holds half a surrogate pair, which isn't a character")
+            raise self.error(
+                f"the field {name!r} holds half a surrogate pair, which isn't a character"
+            )
         return value
 
     def id(self, name: str) -> str:
@@ -53,12 +61,18 @@ class Row(NamedTuple):
         value = self.fields.get(name)
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # as tables have numbers in a column with gaps
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else self.text(name)
+        return (
+            str(value)
+            if isinstance(value, int) and not isinstance(value, bool)
+            else self.text(name)
+        )
 
     def texts(self, name: str) -> list[str]:
         """A field that has to be a list of texts; without it, none."""
         value = self.fields.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) and _is_whole(item) for item in value):
+        if not isinstance(value, list) or not all(
+            isinstance(item, str) and _is_whole(item) for item in value
+        ):
             raise self._unlike(name, "a list of texts")
         return value
 
@@ -93,7 +107,8 @@ class Row(NamedTuple):
         if column and value is None and name.partition(".")[0] not in self.fields:
             raise self._unlike(name, "text or a whole number")
         if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
-            value = None if math.isnan(value) else int(value)  # a column with gaps, as tables have it
+            # a column with gaps, as tables have it
+            value = None if math.isnan(value) else int(value)
         if isinstance(value, bool) or not isinstance(value, str | int | None):
             raise self._unlike(name, "text or a whole number")
         text = "" if value is None else str(value)
@@ -105,7 +120,11 @@ class Row(NamedTuple):
         if isinstance(value, str):
             with suppress(ValueError):
                 value = float(value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value < float("inf")
+        ):
             raise self._unlike(name, "a number from 0 up")
         return value
 
@@ -134,11 +153,15 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
     for path in (folder / f"{name}{ending}" for name in names for ending in ("", ".gz")):
         if path.is_file():
             return path
-    raise KoderzError(f"{names[0]} isn't in {folder}; {hint}, and put it there or name it with --dataset FILE")
+    raise KoderzError(
+        f"{names[0]} isn't in {folder}; {hint}, and put it there or name it with --dataset FILE"
+    )
 
 
 @contextmanager
-def opened(path: Path, error: Callable[[str], KoderzError] = KoderzError, data: bytes | None = None) -> Iterator[File]:
+def opened(
+    path: Path, error: Callable[[str], KoderzError] = KoderzError, data: bytes | None = None
+) -> Iterator[File]:
     """The content of a file, unpacked if it is gzipped, whatever its name. `data`: the content, if it was read before.
 
     What can't be read, now or within, is an `error` that names the file.
@@ -164,7 +187,9 @@ def lines_of(file: File, path: Path, longest: int | None = None) -> Iterator[tup
     most = longest or LONGEST
     for number, line in enumerate(iter(lambda: file.readline(most), b""), 1):
         if len(line) == most:
-            raise KoderzError(f"{path}, line {number}: a line of {most // MB} MB and more isn't read")
+            raise KoderzError(
+                f"{path}, line {number}: a line of {most // MB} MB and more isn't read"
+            )
         yield number, line
 
 
@@ -191,7 +216,9 @@ def row_of_line(line: bytes, path: Path, number: int) -> Row:
         )
     text = decoded(line, path, number, encoding).strip()
     if number == 1 and not text.startswith("{"):
-        raise KoderzError(f"{path}, line 1: not a JSON object; rows of this kind are read from JSON lines alone")
+        raise KoderzError(
+            f"{path}, line 1: not a JSON object; rows of this kind are read from JSON lines alone"
+        )
     return row_of(parsed(text, path, number), f"{path}, line {number}")
 
 
@@ -202,7 +229,8 @@ def parsed(text: str, path: Path, first: int) -> Any:
     except json.JSONDecodeError as error:
         where = f"{path}, line {first + error.lineno - 1}"
         raise KoderzError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
-    except (ValueError, RecursionError) as error:  # an integer of too many digits, lists in lists in lists
+    except (ValueError, RecursionError) as error:
+        # an integer of too many digits, lists in lists in lists
         raise KoderzError(f"{path}, line {first}: can't be read ({error})") from None
 
 

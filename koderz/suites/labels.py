@@ -41,9 +41,11 @@ _AFTER = re.compile(
 )
 _NEGATION = re.compile(_BEFORE, re.IGNORECASE)
 _NEAR = 40  # characters before a label that may hold its negation
-_WORD = r"[^\W_\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # but for scripts without blanks between words
+# but for scripts without blanks between words
+_WORD = r"[^\W_\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 _END = rf"(?!_?{_WORD})"  # of a label; F_1 is none
-_ARTICLE = r"(?!['’]|\s(?!(?:is|are|was|and|or|but|because|since|as|if|would|seems)\b)[a-z])"  # behind "A" and "I"
+# behind "A" and "I"
+_ARTICLE = r"(?!['’]|\s(?!(?:is|are|was|and|or|but|because|since|as|if|would|seems)\b)[a-z])"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Labels:
     """Labels, and the words that stand for each."""
 
     words: Mapping[str, tuple[str, ...]]  # by label
-    texts: Mapping[str, str] = field(default_factory=dict)  # the whole option that a label stands for
+    # the whole option that a label stands for
+    texts: Mapping[str, str] = field(default_factory=dict)
     is_cased: bool = False  # whether `a` isn't A
 
     @classmethod
@@ -79,7 +82,13 @@ class Labels:
             if found:
                 return found
         for of_line in (self._alone, self._with_option):
-            if len(lines := {label for line in text.splitlines() if (label := of_line(line))} - denied) == 1:
+            if (
+                len(
+                    lines := {label for line in text.splitlines() if (label := of_line(line))}
+                    - denied
+                )
+                == 1
+            ):
                 return lines
         for pattern in self._marked:
             if found := self._found(text, pattern, denied):
@@ -102,7 +111,9 @@ class Labels:
         """The labels that a pattern finds; labels that the text denies are added to `denied`."""
         found: set[str] = set()
         for match in pattern.finditer(text):
-            label = self._label.get(self._folded(match["label"])) or self._label.get(match["label"].upper())
+            label = self._label.get(self._folded(match["label"])) or self._label.get(
+                match["label"].upper()
+            )
             if label is None:
                 continue
             before = text[max(0, match.start() - _NEAR) : match.start("label")]
@@ -133,7 +144,9 @@ class Labels:
     @cached_property
     def _marked(self) -> tuple[re.Pattern[str], ...]:
         """Patterns of labels that stand out from a text."""
-        capital = rf"(?P<label>(?-i:[AI]){_END}{_ARTICLE}|(?!(?-i:[AI](?!{_WORD}))){self._spelled}{_END})"
+        capital = (
+            rf"(?P<label>(?-i:[AI]){_END}{_ARTICLE}|(?!(?-i:[AI](?!{_WORD}))){self._spelled}{_END})"
+        )
         anywhere = capital if self.is_cased else self._word
         patterns = [rf"{_OPEN}{self._word}[.:]?{_CLOSE}"]
         if self._small:
@@ -154,7 +167,11 @@ class Labels:
     def _small(self) -> str:
         """A pattern of the lower-case labels of a choice; empty for other labels."""
         letters = [label.lower() for label in self.words if len(label) == 1 and label.isupper()]
-        return rf"(?P<label>(?-i:[{''.join(letters)}]))" if self.is_cased and len(letters) == len(self.words) else ""
+        return (
+            rf"(?P<label>(?-i:[{''.join(letters)}]))"
+            if self.is_cased and len(letters) == len(self.words)
+            else ""
+        )
 
     def _folded(self, word: str) -> str:
         flat = " ".join(word.split())
@@ -163,7 +180,11 @@ class Labels:
     def _by_text(self, reply: str) -> set[str]:
         """The options whose text occurs in the reply, not as part of another one that does."""
         said = _words(reply)
-        found = {label: words for label, text in self.texts.items() if (words := _words(text)) and words in said}
+        found = {
+            label: words
+            for label, text in self.texts.items()
+            if (words := _words(text)) and words in said
+        }
         return {
             label
             for label, words in found.items()

@@ -72,7 +72,9 @@ class Metric(Protocol):
         """The line that tells models the form of a reply that the metric reads."""
         ...
 
-    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+    async def __call__(
+        self, item: Gradable, reply: str, ask_judge: AskJudge | None = None
+    ) -> Graded:
         """The score of a reply without its reasoning blocks. Raises Unread if a judge's replies can't be read."""
         ...
 
@@ -104,14 +106,21 @@ class TextMetric:
     format_line: str = ""
     asks_judge: bool = field(default=False, init=False)
 
-    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+    async def __call__(
+        self,
+        item: Gradable,
+        reply: str,
+        ask_judge: AskJudge | None = None,  # noqa: ARG002
+    ) -> Graded:
         score = SCORERS[self.name](item.gold, reply)
         beside = {name: SCORERS[name](item.gold, reply) for name in self.others}
         if score == 1:
             return Graded(1.0, beside, answer=reply)
         if not reply.strip():
             return Graded(score, beside, "the reply is empty", cause="no_answer")
-        return Graded(score, beside, f"{self.name} {score:.2f}; expected: {_short(item.gold)}", reply, "wrong")
+        return Graded(
+            score, beside, f"{self.name} {score:.2f}; expected: {_short(item.gold)}", reply, "wrong"
+        )
 
     def demonstrated(self, item: Gradable) -> str:
         return item.gold
@@ -126,14 +135,23 @@ class NumberMetric:
 
     others: tuple[str, ...] = ()
     name: str = field(default="exact_match", init=False)
-    format_line: str = field(default="End with a line `#### <number>` that holds the final answer alone.", init=False)
+    format_line: str = field(
+        default="End with a line `#### <number>` that holds the final answer alone.", init=False
+    )
     asks_judge: bool = field(default=False, init=False)
 
-    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+    async def __call__(
+        self,
+        item: Gradable,
+        reply: str,
+        ask_judge: AskJudge | None = None,  # noqa: ARG002
+    ) -> Graded:
         beside = {name: SCORERS[name](item.gold, reply) for name in self.others}
         wanted, found = gold_number(item.gold), number_in(reply)
         if found is None:
-            return Graded(0.0, beside, f"expected {wanted}; the reply has no number", cause="no_answer")
+            return Graded(
+                0.0, beside, f"expected {wanted}; the reply has no number", cause="no_answer"
+            )
         if decimal_in(found) == decimal_in(wanted):
             return Graded(1.0, beside, answer=found)
         return Graded(0.0, beside, f"expected {wanted}, found {_short(found)}", found, "wrong")
@@ -160,7 +178,12 @@ class LabelMetric:
         named = f": {', '.join(self.labels.names)}" if self.labels else ""
         return f"Answer with the label alone{named}."
 
-    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+    async def __call__(
+        self,
+        item: Gradable,
+        reply: str,
+        ask_judge: AskJudge | None = None,  # noqa: ARG002
+    ) -> Graded:
         labels = self.labels or Labels.of_options(item.options)
         found = labels.read(reply)
         if len(found) == 1:
@@ -169,7 +192,12 @@ class LabelMetric:
                 return Graded(1.0, {}, answer=label)
             return Graded(0.0, {}, f"expected {item.gold}, found {label}", label, "wrong")
         if found:
-            return Graded(0.0, {}, f"expected {item.gold}, found {' and '.join(sorted(found))}", cause="ambiguous")
+            return Graded(
+                0.0,
+                {},
+                f"expected {item.gold}, found {' and '.join(sorted(found))}",
+                cause="ambiguous",
+            )
         return Graded(0.0, {}, f"expected {item.gold}; the reply names no label", cause="no_answer")
 
     def demonstrated(self, item: Gradable) -> str:
@@ -197,7 +225,12 @@ class OwnMetric:
     others: tuple[str, ...] = field(default=(), init=False)
     asks_judge: bool = field(default=False, init=False)
 
-    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+    async def __call__(
+        self,
+        item: Gradable,
+        reply: str,
+        ask_judge: AskJudge | None = None,  # noqa: ARG002
+    ) -> Graded:
         try:
             said = self.function(item, reply)
             if inspect.isawaitable(said):
@@ -210,8 +243,14 @@ class OwnMetric:
         score, answer, cause = told.get("score"), told.get("answer", reply), told.get("cause", "")
         if not isinstance(score, int | float) or not 0 <= score <= 1:
             raise self._unlike(item, said, "no number from 0 to 1")
-        if not isinstance(answer, str | None) or not isinstance(cause, str) or told.keys() - _OF_OWN:
-            raise self._unlike(item, said, "no {score, answer, cause} with a text or null, and a text")
+        if (
+            not isinstance(answer, str | None)
+            or not isinstance(cause, str)
+            or told.keys() - _OF_OWN
+        ):
+            raise self._unlike(
+                item, said, "no {score, answer, cause} with a text or null, and a text"
+            )
         if answer is None and score == 0:
             cause = cause if cause in UNREAD else "no_answer"
         if score == 1:
@@ -226,7 +265,10 @@ class OwnMetric:
         return {}
 
     def _unlike(self, item: Gradable, said: object, what: str) -> Fault:
-        return Fault(f"the metric {self.name} said {said!r:.80} of {item.id}, which is {what}", cause="user_code")
+        return Fault(
+            f"the metric {self.name} said {said!r:.80} of {item.id}, which is {what}",
+            cause="user_code",
+        )
 
 
 _OF_OWN = {"score", "answer", "cause"}
@@ -234,10 +276,14 @@ _OF_OWN = {"score", "answer", "cause"}
 
 def macro_f1(pairs: Collection[tuple[str, str]]) -> float:
     """The mean of the labels' F1 over pairs of gold and answer; an answer that is no label counts only as a miss."""
-    golds, answers = Counter(gold for gold, _ in pairs), Counter(answer for _, answer in pairs if answer)
+    golds, answers = (
+        Counter(gold for gold, _ in pairs),
+        Counter(answer for _, answer in pairs if answer),
+    )
     right = Counter(gold for gold, answer in pairs if gold == answer)
     labels = {*golds, *answers}
-    return fmean(2 * right[label] / (golds[label] + answers[label]) for label in labels)  # exact in any order
+    # exact in any order
+    return fmean(2 * right[label] / (golds[label] + answers[label]) for label in labels)
 
 
 def _short(text: str) -> str:

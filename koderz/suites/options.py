@@ -30,7 +30,9 @@ class RowOptions:
 def require_no_column(options: Any, instead: str = "without one, there are no rows") -> None:
     """Raises KoderzError if the options name a column where no rows are read; `instead`: what there is."""
     if options and options.cluster_column:
-        raise KoderzError(f"--cluster-column names a column of a file of rows (--dataset FILE); {instead}")
+        raise KoderzError(
+            f"--cluster-column names a column of a file of rows (--dataset FILE); {instead}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ class CodeOptions:
         bounds=(0.1, 3600),
     )
     test_memory: int | None = option(
-        None, "Memory limit of a program. Default: the suite's, mostly 1024.", "MB", bounds=(64, 1_000_000)
+        None,
+        "Memory limit of a program. Default: the suite's, mostly 1024.",
+        "MB",
+        bounds=(64, 1_000_000),
     )
 
     cluster_column: str | None = cluster_column()
@@ -71,4 +76,6 @@ class SimulatedOptions:
 
     simulated_skill: float = option(0.6, "How often it is right, 0 to 1.", "X", bounds=(0, 1))
     simulated_latency: float = option(0.0, "Mean latency of a reply.", "SECONDS", bounds=(0, 3600))
-    simulated_fault_rate: float = option(0.0, "Share of calls that fail, 0 to 1.", "X", bounds=(0, 1))
+    simulated_fault_rate: float = option(
+        0.0, "Share of calls that fail, 0 to 1.", "X", bounds=(0, 1)
+    )

@@ -19,7 +19,8 @@ from koderz.suites import suite_digest
 from koderz.suites.suite import JudgeContext, ProgramSuite, Suite
 from koderz.types import Task
 
-HEAD_START = 5.0  # seconds that a run waits for the references of its tasks; the rest are tried while it runs
+# seconds that a run waits for the references of its tasks; the rest are tried while it runs
+HEAD_START = 5.0
 _DETAIL = 300  # characters
 
 
@@ -55,7 +56,9 @@ class References:
         return self._broken.get(task.id, "")
 
     @asynccontextmanager
-    async def trying(self, tasks: Iterable[Task], notice: Callable[[str], None]) -> AsyncIterator[None]:
+    async def trying(
+        self, tasks: Iterable[Task], notice: Callable[[str], None]
+    ) -> AsyncIterator[None]:
         """Tries the references of `tasks`, for a while before what is inside begins, then beside it.
 
         `notice` is told of each that doesn't pass.
@@ -103,4 +106,8 @@ class References:
 
 def references_of(suite: Suite, sandbox: Sandbox) -> References | None:
     """The references of a suite, to be tried in the sandbox; None where it has none, or they are known to pass."""
-    return References(suite, sandbox) if isinstance(suite, ProgramSuite) and not suite.is_sound else None
+    return (
+        References(suite, sandbox)
+        if isinstance(suite, ProgramSuite) and not suite.is_sound
+        else None
+    )

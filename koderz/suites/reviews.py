@@ -32,17 +32,29 @@ async def reviewed(
     `asked`: what it is to do; `told`: what may be believed; `texts` by heading: what may not. The reply has to have
     the first key that the schema requires. Raises a Fault that isn't the model's, such as a cap that is reached.
     """
-    mark = hashlib.sha256("".join(texts.values()).encode("utf-8", "backslashreplace")).hexdigest()[:16]
-    system = _SYSTEM.format(asked=asked, mark=mark, schema=json.dumps(schema))  # no text can hold its own mark
-    shown = [f"# {heading}\nBEGIN {mark}\n{text[:LONGEST]}\nEND {mark}" for heading, text in texts.items()]
+    mark = hashlib.sha256("".join(texts.values()).encode("utf-8", "backslashreplace")).hexdigest()[
+        :16
+    ]
+    # no text can hold its own mark
+    system = _SYSTEM.format(asked=asked, mark=mark, schema=json.dumps(schema))
+    shown = [
+        f"# {heading}\nBEGIN {mark}\n{text[:LONGEST]}\nEND {mark}"
+        for heading, text in texts.items()
+    ]
     messages: tuple[Message, ...] = (
         {"role": "system", "content": system},
         {"role": "user", "content": "\n\n".join(filter(None, [told, *shown]))},
     )
     try:
-        return json_object((await ask(messages, response_format=schema, **how)).text, schema["required"][0]) or {}
+        return (
+            json_object(
+                (await ask(messages, response_format=schema, **how)).text, schema["required"][0]
+            )
+            or {}
+        )
     except Fault as fault:
-        if type(fault) is not Fault:  # it isn't the model that failed: a cap is reached, or no call may be made
+        # it isn't the model that failed: a cap is reached, or no call may be made
+        if type(fault) is not Fault:
             raise
         return {"reasoning": f"the model can't be asked: {fault}"}
 

@@ -116,19 +116,26 @@ _SEPARATOR = re.compile(  # of thousands, as LaTeX, Unicode and program texts wr
     r"(?<=[0-9])(?:,?\\[,;:! ]|\{\\?,\}|[\u00a0\u2005-\u200a\u202f\u205f'\N{RIGHT SINGLE QUOTATION MARK}_])"
     r"(?=[0-9]{3}(?![0-9]))"
 )
-_POWER_OF_TEN = re.compile(r"(?<=[0-9])\s*(?:\\times|\\cdot|×|·|\*)\s*10\s*(?:\^|\*\*)\s*\{?([+-]?[0-9]{1,3})\}?")
+_POWER_OF_TEN = re.compile(
+    r"(?<=[0-9])\s*(?:\\times|\\cdot|×|·|\*)\s*10\s*(?:\^|\*\*)\s*\{?([+-]?[0-9]{1,3})\}?"
+)
 _SPACED = re.compile(r"\W*[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?\W*")
 _EQUALS = re.compile(r"=|≈|→|⇒|->|\\approx|\\Rightarrow|\\to(?![a-z])")
 _HEADING = re.compile(
-    r"[ \t*_]*(?:step|part|case|stage|phase|section)\b|[ \t*_]*[0-9]{1,2}[.)][ \t]+[^\W\d_]", re.IGNORECASE
+    r"[ \t*_]*(?:step|part|case|stage|phase|section)\b|[ \t*_]*[0-9]{1,2}[.)][ \t]+[^\W\d_]",
+    re.IGNORECASE,
 )
 _BOXED = r"\boxed{"
 _PLAIN = str.maketrans(
     {
-        **dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}", "-"),
+        **dict.fromkeys(
+            "\N{MINUS SIGN}\N{EN DASH}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}", "-"
+        ),
         **dict.fromkeys("\N{FULLWIDTH COMMA}\N{ARABIC THOUSANDS SEPARATOR}", ","),
         **dict.fromkeys("\N{FULLWIDTH FULL STOP}\N{ARABIC DECIMAL SEPARATOR}", "."),
-        **dict.fromkeys("\N{ZERO WIDTH SPACE}\N{WORD JOINER}\N{ZERO WIDTH NO-BREAK SPACE}\N{SOFT HYPHEN}", ""),
+        **dict.fromkeys(
+            "\N{ZERO WIDTH SPACE}\N{WORD JOINER}\N{ZERO WIDTH NO-BREAK SPACE}\N{SOFT HYPHEN}", ""
+        ),
         "\N{FULLWIDTH DOLLAR SIGN}": "$",
         "\N{FULLWIDTH EQUALS SIGN}": "=",
     }

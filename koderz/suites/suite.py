@@ -11,7 +11,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from koderz.errors import KoderzError
-from koderz.types import Expected, Headline, Judging, Lesson, Measure, Message, Reply, Sampling, Task, Verdict
+from koderz.types import (
+    Expected,
+    Headline,
+    Judging,
+    Lesson,
+    Measure,
+    Message,
+    Reply,
+    Sampling,
+    Task,
+    Verdict,
+)
 from koderz_tracker.registry import Extensible
 
 if TYPE_CHECKING:
@@ -44,10 +55,14 @@ class JudgeContext:
 
     sandbox: Sandbox  # runs programs; one that refuses where no task needs `judge`
     limits: Judging
-    ask: AskJudge | None = None  # None: the arm has no model in the role `judge`, or the suite doesn't say `asks_judge`
-    core: int | None = None  # kept free for the measured process of a task that needs `exclusive`; None: there is none
-    graded: bool = False  # whether the verdict is to say how many of the tests were passed, where they can be parted
-    workspace: Any = None  # what the suite opened for the experiment; None: it has none, or an answer alone is judged
+    # None: the arm has no model in the role `judge`, or the suite doesn't say `asks_judge`
+    ask: AskJudge | None = None
+    # kept free for the measured process of a task that needs `exclusive`; None: there is none
+    core: int | None = None
+    # whether the verdict is to say how many of the tests were passed, where they can be parted
+    graded: bool = False
+    # what the suite opened for the experiment; None: it has none, or an answer alone is judged
+    workspace: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +97,11 @@ class ExperimentHandles(Protocol):
         ...
 
     async def ask(
-        self, messages: Sequence[Message], model: str | None = None, purpose: str = "attempt", **sampling: Any
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = "attempt",
+        **sampling: Any,
     ) -> Reply:
         """One reply of a model, as a solver's `ask` returns it. Raises Fault if none can be had."""
         ...
@@ -150,7 +169,8 @@ class Publication:
     licence: str
     place: str  # in words
     command: str  # of a shell, that fetches it
-    digests: frozenset[str] = frozenset()  # `rows_digest` of the files as published; empty: none is known here
+    # `rows_digest` of the files as published; empty: none is known here
+    digests: frozenset[str] = frozenset()
 
 
 class Suite(Extensible):
@@ -187,7 +207,9 @@ class Suite(Extensible):
 
         Raises KoderzError if the suite has no such settings, as by default.
         """
-        raise KoderzError(f"the suite {self.name} has no settings for single arms, such as {', '.join(settings)}")
+        raise KoderzError(
+            f"the suite {self.name} has no settings for single arms, such as {', '.join(settings)}"
+        )
 
     # The verdict
 
@@ -226,7 +248,9 @@ class Suite(Extensible):
         score = self.score(task, answer.text if isinstance(answer, Reply) else answer)
         if score == 1:
             return Verdict("passed", score=score)
-        return Verdict("failed", "answer", f"score {score:.4g}", f"The score is {score:.4g}.", score=score)
+        return Verdict(
+            "failed", "answer", f"score {score:.4g}", f"The score is {score:.4g}.", score=score
+        )
 
     def score(self, task: Task, reply: str) -> float:
         """The score of a reply's text, 0 to 1. Called by `judge`. By default that of the `scorer`.
@@ -236,7 +260,9 @@ class Suite(Extensible):
         from koderz.suites.scorers import scorer_of
 
         if not self.scorer:
-            raise KoderzError(f"the suite {self.name} judges no single answer of {task.id}: it names no `scorer`")
+            raise KoderzError(
+                f"the suite {self.name} judges no single answer of {task.id}: it names no `scorer`"
+            )
         return scorer_of(self.scorer)(str(task.payload), reply)
 
     def lesson(self, task: Task, verdicts: Sequence[Verdict]) -> Lesson | None:
@@ -292,7 +318,9 @@ class Suite(Extensible):
 
         Raises KoderzError if the suite has no rows of its own, as by default.
         """
-        raise KoderzError(f"the suite {self.name} has no rows of its own to write; its dataset is {self.source}")
+        raise KoderzError(
+            f"the suite {self.name} has no rows of its own to write; its dataset is {self.source}"
+        )
 
     # How it is chosen and loaded
 
@@ -375,7 +403,9 @@ class Suite(Extensible):
         return getattr(type(self), member) is not getattr(Suite, member)
 
     def _opens_no(self, handle: str) -> KoderzError:
-        return KoderzError(f"the suite {self.name} has tasks that need a {handle}, but no open_{handle}")
+        return KoderzError(
+            f"the suite {self.name} has tasks that need a {handle}, but no open_{handle}"
+        )
 
     # Elsewhere, in private, without a model
 
@@ -416,9 +446,13 @@ class Suite(Extensible):
         from koderz.models.simulated import SimulatedReplies
 
         if not self.overrides("simulate"):
-            raise KoderzError(f"the simulated model knows nothing of the suite {self.name}; name a --model")
+            raise KoderzError(
+                f"the simulated model knows nothing of the suite {self.name}; name a --model"
+            )
         return SimulatedReplies(
-            self.simulate, latency=options.simulated_latency, fault_rate=options.simulated_fault_rate
+            self.simulate,
+            latency=options.simulated_latency,
+            fault_rate=options.simulated_fault_rate,
         )
 
 
@@ -438,7 +472,9 @@ class ProgramSuite(Suite):
         """A program that should pass; empty, the default, where none is known."""
         return ""
 
-    async def judge_program(self, task: Task, program: str, context: JudgeContext, *, line_offset: int = 0) -> Verdict:
+    async def judge_program(
+        self, task: Task, program: str, context: JudgeContext, *, line_offset: int = 0
+    ) -> Verdict:
         """The verdict on a whole program as it is; `line_offset` lines before it aren't its author's.
 
         By default that on a reply with this text.

@@ -66,7 +66,9 @@ def read_rows(path: Path, skip: Skip | None = None, data: bytes | None = None) -
 def _whole(file: File, path: Path) -> bytes:
     data = file.read(LONGEST)
     if len(data) == LONGEST:
-        raise KoderzError(f"{path}: a table of {LONGEST // MB} MB and more isn't read; write it as JSON lines in UTF-8")
+        raise KoderzError(
+            f"{path}: a table of {LONGEST // MB} MB and more isn't read; write it as JSON lines in UTF-8"
+        )
     return data
 
 
@@ -126,7 +128,8 @@ def _of_csv(text: str, path: Path) -> Iterator[Row]:
     records = _records(text, path)
     _, header = next(records, (1, []))
     names = [name.strip(_BLANK) for name in header]
-    places = {name: place for place, name in enumerate(names) if name}  # pandas leaves its index without one
+    # pandas leaves its index without one
+    places = {name: place for place, name in enumerate(names) if name}
     if not places or len(places) < len([*filter(None, names)]):
         raise KoderzError(f"{path}, line 1: the columns need a name each, all different")
     for number, values in records:
@@ -142,7 +145,8 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     """The records of a table, each with the number of the line on which it begins."""
     csv.field_size_limit(LONGEST)
     first, _, rest = text.partition("\n")
-    begin, text = (1, rest) if first.startswith("sep=") else (0, text)  # by which Excel is told of a delimiter
+    # by which Excel is told of a delimiter
+    begin, text = (1, rest) if first.startswith("sep=") else (0, text)
     order = sorted(_DELIMITERS, key=lambda each: each == "\t", reverse=kind_of(path) == ".tsv")
     delimiter = max(order, key=lambda each: _fit(text, each))
     if delimiter == "\t":
@@ -159,7 +163,9 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line, values
             line = begin + reader.line_num + 1
     except csv.Error as error:
-        raise KoderzError(f"{path}, line {line}: not CSV ({error}); is a quote left open?") from None
+        raise KoderzError(
+            f"{path}, line {line}: not CSV ({error}); is a quote left open?"
+        ) from None
 
 
 def _fit(text: str, delimiter: str) -> tuple[bool, int]:
@@ -181,7 +187,9 @@ def _unquoted(cell: str) -> str:
 
 
 @contextmanager
-def opened_parquet(path: Path, error: type[KoderzError] = KoderzError, data: bytes | None = None) -> Iterator[Any]:
+def opened_parquet(
+    path: Path, error: type[KoderzError] = KoderzError, data: bytes | None = None
+) -> Iterator[Any]:
     """pyarrow's ParquetFile. What can't be read, now or within, is an `error` that names the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -57,11 +57,15 @@ def load_tokenizer(name: str) -> Tokenizer:
         return Characters()
     path = Path(name)
     if not path.is_file():
-        raise KoderzError(f"--tokenizer {name}: there is no such file; name a tokenizer.json, or chars/4")
+        raise KoderzError(
+            f"--tokenizer {name}: there is no such file; name a tokenizer.json, or chars/4"
+        )
     try:
         from tokenizers import Tokenizer as Loaded  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise Unreachable(f"--tokenizer FILE needs tokenizers; run: {extra_command('data')}") from None
+        raise Unreachable(
+            f"--tokenizer FILE needs tokenizers; run: {extra_command('data')}"
+        ) from None
     data = path.read_bytes()
     try:
         loaded = Loaded.from_str(data.decode())

@@ -34,7 +34,9 @@ def _server(options: argparse.Namespace) -> ModelServer:
     from koderz.suites.options import SimulatedOptions
 
     suite: Any = load_suite(options.suite, options.dataset)
-    simulated: Answering = suite.simulated_model(suite.tasks, options.seed, SimulatedOptions(options.skill))
+    simulated: Answering = suite.simulated_model(
+        suite.tasks, options.seed, SimulatedOptions(options.skill)
+    )
     return ModelServer(
         simulated,
         models=tuple(options.model or ["recorded"]),
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A loopback model server: Ollama, OpenAI and Anthropic on one port, answered by the "
         "simulated model. Prints its address, then nothing; ends on SIGTERM or SIGINT.",
     )
+    # fmt: off
     add = parser.add_argument
     add("--port", type=int, default=0, help="0 takes a free one (default: %(default)s)")
     add("--model", action="append", metavar="NAME", help="a model it has; repeatable (default: recorded)")
@@ -105,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     stream = parser.add_argument_group(
         "a server for load tests", "It streams OpenAI's completions with known delays; of the above it has --port, "
         "--model, --seed, --faults, --api-key-var and --log."
-    ).add_argument  # fmt: skip
+    ).add_argument
     stream("--stream", action="store_true", help="be that server")
     stream("--ttft-ms", type=float, default=0.0, metavar="MS", help="until the first token (default: %(default)s)")
     stream("--itl-ms", type=float, default=0.0, metavar="MS", help="between two tokens (default: %(default)s)")
@@ -113,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     stream("--burst", type=int, default=1, metavar="N", help="events in one packet (default: %(default)s)")
     stream("--output-tokens", type=int, default=16, metavar="N", help="where none are asked for (default: %(default)s)")
     stream("--no-usage", action="store_true", help="don't say how many tokens there were")
+    # fmt: on
     return parser
 
 

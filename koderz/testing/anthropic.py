@@ -39,7 +39,9 @@ class AnthropicWire:
         if "max_tokens" not in body:
             raise ValueError("max_tokens: Field required")
         if any(message.get("role") == "system" for message in body["messages"]):
-            raise ValueError('messages: Unexpected role "system". Use the top-level "system" parameter.')
+            raise ValueError(
+                'messages: Unexpected role "system". Use the top-level "system" parameter.'
+            )
         system = text_of(body.get("system"))
         before = ({"role": "system", "content": system},) if system else ()
         return Request(
@@ -62,11 +64,17 @@ class AnthropicWire:
             events += _block_events(index, block)
         delta = {"stop_reason": _stop(completion), "stop_sequence": None}
         usage = {"output_tokens": completion.tokens_out}
-        events += [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
+        events += [
+            {"type": "message_delta", "delta": delta, "usage": usage},
+            {"type": "message_stop"},
+        ]
         return [event(one, name=one["type"]) for one in events]
 
     def error(self, status: int, message: str) -> Json:
-        return {"type": "error", "error": {"type": TYPES.get(status, "api_error"), "message": message}}
+        return {
+            "type": "error",
+            "error": {"type": TYPES.get(status, "api_error"), "message": message},
+        }
 
     def unknown_model(self, model: str) -> Json:
         return self.error(404, f"model: {model}")
@@ -80,7 +88,11 @@ class AnthropicWire:
 
 def models_list(models: Sequence[str]) -> Json:
     """The available models, as `/v1/models` lists them."""
-    ends = {"first_id": models[0], "last_id": models[-1]} if models else {"first_id": None, "last_id": None}
+    ends = (
+        {"first_id": models[0], "last_id": models[-1]}
+        if models
+        else {"first_id": None, "last_id": None}
+    )
     return {"data": [model_entry(name) for name in models], "has_more": False, **ends}
 
 

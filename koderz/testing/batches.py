@@ -69,7 +69,8 @@ class BatchServer(ModelServer):
         self.batches: list[ServedBatch] = []
         self.files: dict[str, bytes] = {}
         self.paid: list[str] = []  # the custom ids of calls that were answered, which are billed
-        self.garbled: Callable[[bytes], bytes] = lambda lines: lines  # what is sent in place of results
+        # what is sent in place of results
+        self.garbled: Callable[[bytes], bytes] = lambda lines: lines
         self._random = random.Random(0)  # noqa: S311 for the order of results
 
     def delete_results(self) -> None:
@@ -86,7 +87,10 @@ class BatchServer(ModelServer):
             web.post(messages, self._create_messages),
             *(web.get(path, self._list) for path in ("/v1/batches", messages)),
             *(web.get(f"{path}/{{id}}", self._look) for path in ("/v1/batches", messages)),
-            *(web.post(f"{path}/{{id}}/cancel", self._cancel) for path in ("/v1/batches", messages)),
+            *(
+                web.post(f"{path}/{{id}}/cancel", self._cancel)
+                for path in ("/v1/batches", messages)
+            ),
             web.get(f"{messages}/{{id}}/results", self._results),
             *super()._routes(),
         )
@@ -100,8 +104,15 @@ class BatchServer(ModelServer):
             return _error(400, "purpose has to be batch, and file a file")
         name = f"file-{len(self.files)}"
         self.files[name] = sent.file.read()
-        about = {"id": name, "object": "file", "bytes": len(self.files[name]), "created_at": CREATED}
-        return web.json_response(about | {"filename": sent.filename, "purpose": "batch", "status": "processed"})
+        about = {
+            "id": name,
+            "object": "file",
+            "bytes": len(self.files[name]),
+            "created_at": CREATED,
+        }
+        return web.json_response(
+            about | {"filename": sent.filename, "purpose": "batch", "status": "processed"}
+        )
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -109,10 +120,14 @@ class BatchServer(ModelServer):
             return _error(400, "completion_window has to be 24h, and input_file_id that of a file")
         lines = [orjson.loads(line) for line in self.files[asked["input_file_id"]].splitlines()]
         problems = [
-            _problem(f"line {n}: wrong url") for n, line in enumerate(lines) if line["url"] != asked["endpoint"]
+            _problem(f"line {n}: wrong url")
+            for n, line in enumerate(lines)
+            if line["url"] != asked["endpoint"]
         ]
         problems += _doubles(line["custom_id"] for line in lines)
-        problems += [_problem("more than one model")] * (len({line["body"]["model"] for line in lines}) > 1)
+        problems += [_problem("more than one model")] * (
+            len({line["body"]["model"] for line in lines}) > 1
+        )
         problems += [_problem(self.refuses)] if self.refuses else []
         batch = ServedBatch(
             f"batch_{len(self.batches)}",
@@ -127,12 +142,16 @@ class BatchServer(ModelServer):
 
     async def _create_messages(self, request: web.Request) -> web.StreamResponse:
         asked = orjson.loads(await request.read())
-        lines = [{"custom_id": each["custom_id"], "body": each["params"]} for each in asked["requests"]]
+        lines = [
+            {"custom_id": each["custom_id"], "body": each["params"]} for each in asked["requests"]
+        ]
         if self.refuses or _doubles(line["custom_id"] for line in lines):
             return _error(400, self.refuses or "custom_id has to be unique")
         if not all(_ID.fullmatch(line["custom_id"]) for line in lines):
             return _error(400, "custom_id: 1 to 64 of a-z, A-Z, 0-9, _ and -")
-        batch = ServedBatch(f"msgbatch_{len(self.batches)}", "anthropic", lines, "/v1/messages", "in_progress")
+        batch = ServedBatch(
+            f"msgbatch_{len(self.batches)}", "anthropic", lines, "/v1/messages", "in_progress"
+        )
         return await self._created(request, batch)
 
     async def _created(self, request: web.Request, batch: ServedBatch) -> web.StreamResponse:
@@ -152,7 +171,9 @@ class BatchServer(ModelServer):
         for batch in self.batches:
             if batch.id == request.match_info["id"]:
                 return batch
-        raise web.HTTPNotFound(text='{"error": {"message": "No batch found"}}', content_type="application/json")
+        raise web.HTTPNotFound(
+            text='{"error": {"message": "No batch found"}}', content_type="application/json"
+        )
 
     async def _look(self, request: web.Request) -> web.StreamResponse:
         batch = self._batch(request)
@@ -178,8 +199,14 @@ class BatchServer(ModelServer):
                 wire = self._service.wire_of(http)
                 assert wire
                 asked = self._service.check(wire, http)
-                sent = asked if isinstance(asked, SentReply) else await self._service.complete(wire, asked)
-                self.requests += [] if isinstance(asked, SentReply) or not self._keep_requests else [asked]
+                sent = (
+                    asked
+                    if isinstance(asked, SentReply)
+                    else await self._service.complete(wire, asked)
+                )
+                self.requests += (
+                    [] if isinstance(asked, SentReply) or not self._keep_requests else [asked]
+                )
                 if sent.http_status == 200:
                     self.paid.append(name)
             batch.results.append((name, outcome, sent))
@@ -195,8 +222,16 @@ class BatchServer(ModelServer):
         if after:
             found = found[[batch.id for batch in found].index(after) + 1 :]
         page = found[: int(request.query.get("limit", 20))]
-        ids = {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
-        told = {"object": "list", "data": [self._told(batch) for batch in page], "has_more": len(page) < len(found)}
+        ids = (
+            {"first_id": page[0].id, "last_id": page[-1].id}
+            if page
+            else {"first_id": None, "last_id": None}
+        )
+        told = {
+            "object": "list",
+            "data": [self._told(batch) for batch in page],
+            "has_more": len(page) < len(found),
+        }
         return web.json_response(told | ids)
 
     async def _cancel(self, request: web.Request) -> web.StreamResponse:
@@ -210,8 +245,14 @@ class BatchServer(ModelServer):
         batch = next((batch for batch in self.batches if batch.id == f"batch_{number}"), None)
         if batch is None or batch.is_deleted:
             return _error(404, "No such File object")
-        lines = [_openai_result(*each) for each in batch.results if (_is_reply(each[2]) == (kind == "output"))]
-        return web.Response(body=self.garbled(_jsonl(lines)), content_type="application/octet-stream")
+        lines = [
+            _openai_result(*each)
+            for each in batch.results
+            if (_is_reply(each[2]) == (kind == "output"))
+        ]
+        return web.Response(
+            body=self.garbled(_jsonl(lines)), content_type="application/octet-stream"
+        )
 
     async def _results(self, request: web.Request) -> web.StreamResponse:
         batch = self._batch(request)
@@ -225,17 +266,32 @@ class BatchServer(ModelServer):
         failed = len(batch.results) - done
         if batch.style == "anthropic":
             kinds = ("succeeded", "errored", "canceled", "expired")
-            outcomes: list[str] = [("errored" if kind == "refused" else kind) for _, kind, _ in batch.results]
+            outcomes: list[str] = [
+                ("errored" if kind == "refused" else kind) for _, kind, _ in batch.results
+            ]
             counts = (
-                {kind: outcomes.count(kind) for kind in kinds} if batch.state == "ended" else dict.fromkeys(kinds, 0)
+                {kind: outcomes.count(kind) for kind in kinds}
+                if batch.state == "ended"
+                else dict.fromkeys(kinds, 0)
             )
             counts["processing"] = len(batch.lines) - len(batch.results)
-            url = f"{self.url}/v1/messages/batches/{batch.id}/results" if batch.state == "ended" else None
+            url = (
+                f"{self.url}/v1/messages/batches/{batch.id}/results"
+                if batch.state == "ended"
+                else None
+            )
             dates = dict.fromkeys(("archived_at", "cancel_initiated_at", "ended_at"), None)
             if batch.is_deleted:
                 url, dates["archived_at"] = None, _DATE
-            about = {"id": batch.id, "type": "message_batch", "processing_status": batch.state, "results_url": url}
-            return about | dates | {"request_counts": counts, "created_at": _DATE, "expires_at": _DATE}
+            about = {
+                "id": batch.id,
+                "type": "message_batch",
+                "processing_status": batch.state,
+                "results_url": url,
+            }
+            return (
+                about | dates | {"request_counts": counts, "created_at": _DATE, "expires_at": _DATE}
+            )
         number = batch.id.removeprefix("batch_")
         total = 0 if batch.state == "validating" else len(batch.lines)
         return {
@@ -246,7 +302,9 @@ class BatchServer(ModelServer):
             "created_at": CREATED,
             "input_file_id": batch.input_file,
             "status": batch.state,
-            "errors": {"object": "list", "data": batch.problems} if batch.state == "failed" else None,
+            "errors": {"object": "list", "data": batch.problems}
+            if batch.state == "failed"
+            else None,
             "output_file_id": f"{number}-output" if done else None,
             "error_file_id": f"{number}-error" if failed else None,
             "request_counts": {"total": total, "completed": done, "failed": failed},
@@ -259,10 +317,17 @@ def _is_reply(sent: SentReply | None) -> bool:
 
 
 def _openai_result(custom_id: str, outcome: Outcome, sent: SentReply | None) -> Json:
-    about: Json = {"id": f"batch_req_{custom_id}", "custom_id": custom_id, "response": None, "error": None}
+    about: Json = {
+        "id": f"batch_req_{custom_id}",
+        "custom_id": custom_id,
+        "response": None,
+        "error": None,
+    }
     if sent is not None:
         body = orjson.loads(b"".join(sent.pieces))
-        return about | {"response": {"status_code": sent.http_status, "request_id": "r", "body": body}}
+        return about | {
+            "response": {"status_code": sent.http_status, "request_id": "r", "body": body}
+        }
     if outcome in ("errored", "refused"):
         status = 500 if outcome == "errored" else 400
         body = {"error": {"message": f"this call was told to be {outcome}", "type": "some_error"}}
@@ -274,11 +339,17 @@ def _openai_result(custom_id: str, outcome: Outcome, sent: SentReply | None) -> 
 def _anthropic_result(custom_id: str, outcome: Outcome, sent: SentReply | None) -> Json:
     if _is_reply(sent):
         assert sent is not None
-        return {"custom_id": custom_id, "result": {"type": "succeeded", "message": orjson.loads(b"".join(sent.pieces))}}
+        return {
+            "custom_id": custom_id,
+            "result": {"type": "succeeded", "message": orjson.loads(b"".join(sent.pieces))},
+        }
     if outcome in ("expired", "canceled"):
         return {"custom_id": custom_id, "result": {"type": outcome}}
     kind = "api_error" if outcome == "errored" else "invalid_request_error"
-    error: Json = {"type": "error", "error": {"type": kind, "message": f"this call was told to be {outcome}"}}
+    error: Json = {
+        "type": "error",
+        "error": {"type": kind, "message": f"this call was told to be {outcome}"},
+    }
     if sent is not None:
         error = orjson.loads(b"".join(sent.pieces))
     return {"custom_id": custom_id, "result": {"type": "errored", "error": error}}
@@ -298,4 +369,6 @@ def _problem(message: str) -> Json:
 
 
 def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=status)
+    return web.json_response(
+        {"error": {"message": message, "type": "invalid_request_error"}}, status=status
+    )

@@ -36,7 +36,8 @@ class Notes:
     """A driver that keeps in memory what an engine reports."""
 
     plan: Plan
-    recorded: Mapping[str, Sequence[Record]] = field(default_factory=dict)  # by experiment, from before
+    # by experiment, from before
+    recorded: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     how: Replaying = field(default_factory=Replaying)
     spent: float = 0.0
     replies: RecordedReplies | None = None
@@ -74,11 +75,17 @@ class Notes:
 
     def of(self, experiment: Identity, *kinds: type[Record]) -> list[Any]:
         """The experiment's lines of these kinds, in the order in which they were recorded."""
-        own = [line for line in self.lines if getattr(line, "experiment_id", "") == experiment.experiment_id]
+        own = [
+            line
+            for line in self.lines
+            if getattr(line, "experiment_id", "") == experiment.experiment_id
+        ]
         return [line for line in own if isinstance(line, kinds)]
 
 
-async def every_experiment_is_performed_once(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+async def every_experiment_is_performed_once(
+    folder: Path, engine: str, environ: Mapping[str, str]
+) -> None:
     plan = await planned(folder, engine, tasks=3, samples=2)
 
     notes = await performed(plan, environ)
@@ -87,23 +94,36 @@ async def every_experiment_is_performed_once(folder: Path, engine: str, environ:
     assert ended == {one.experiment_id: 1 for one in plan.experiments()}, ended
 
 
-async def what_happens_is_recorded_once_and_in_order(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
-    plan = await planned(folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3)
+async def what_happens_is_recorded_once_and_in_order(
+    folder: Path, engine: str, environ: Mapping[str, str]
+) -> None:
+    plan = await planned(
+        folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3
+    )
 
     notes = await performed(plan, environ)
 
     for experiment in plan.experiments():
         lines = notes.of(experiment, Call, Attempt)
-        assert len({(line.kind, line.key) for line in lines}) == len(lines), "a line was recorded twice"
+        assert len({(line.kind, line.key) for line in lines}) == len(lines), (
+            "a line was recorded twice"
+        )
         assert [line.call for line in lines if isinstance(line, Call)] == [1, 2, 3]
         assert [line.kind for line in lines] == ["call", "attempt"] * 3
 
 
-async def what_is_on_record_is_not_made_again(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+async def what_is_on_record_is_not_made_again(
+    folder: Path, engine: str, environ: Mapping[str, str]
+) -> None:
     first = await performed(
-        await planned(folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3), environ
+        await planned(
+            folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3
+        ),
+        environ,
     )
-    plan = await planned(folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3)
+    plan = await planned(
+        folder, engine, tasks=2, mode="iterative", simulated_skill=0.0, max_iterations=3
+    )
     before: dict[str, list[Record]] = {}
     for old, new in zip(first.plan.experiments(), plan.experiments(), strict=True):
         before[new.experiment_id] = [_moved(line, new) for line in first.of(old, Call, Attempt)[:3]]
@@ -112,12 +132,16 @@ async def what_is_on_record_is_not_made_again(folder: Path, engine: str, environ
 
     for experiment in plan.experiments():
         lines = notes.of(experiment, Call, Attempt)
-        assert [line.kind for line in lines] == ["attempt", "call", "attempt"], "what was recorded was made again"
+        assert [line.kind for line in lines] == ["attempt", "call", "attempt"], (
+            "what was recorded was made again"
+        )
     ended = [outcome.record for outcome in notes.outcomes]
     assert [getattr(record, "calls", 0) for record in ended] == [3, 3], "recorded calls don't count"
 
 
-async def grades_are_carried_and_not_made_again(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+async def grades_are_carried_and_not_made_again(
+    folder: Path, engine: str, environ: Mapping[str, str]
+) -> None:
     solver = folder / "grading.py"
     solver.write_text(
         "from koderz.types import Verdict\n\n\n"
@@ -127,7 +151,9 @@ async def grades_are_carried_and_not_made_again(folder: Path, engine: str, envir
         "        await grade(item, item == 'a', tokens=reply.tokens_out, split='test')\n"
         "    return Verdict('passed')\n"
     )
-    first = await performed(await planned(folder, engine, tasks=1, solver=f"{solver}:grading"), environ)
+    first = await performed(
+        await planned(folder, engine, tasks=1, solver=f"{solver}:grading"), environ
+    )
     plan = await planned(folder, engine, tasks=1, solver=f"{solver}:grading")
     (old,), (new,) = first.plan.experiments(), plan.experiments()
     lines = first.of(old, Call, Grade)
@@ -136,16 +162,22 @@ async def grades_are_carried_and_not_made_again(folder: Path, engine: str, envir
         ("b", 0.0, {"split": "test"}),
     ]
 
-    notes = await performed(plan, environ, recorded={new.experiment_id: [_moved(line, new) for line in lines[:2]]})
+    notes = await performed(
+        plan, environ, recorded={new.experiment_id: [_moved(line, new) for line in lines[:2]]}
+    )
 
-    assert [line.item for line in notes.of(new, Call, Grade)] == ["b"], "what was recorded was made again"
+    assert [line.item for line in notes.of(new, Call, Grade)] == ["b"], (
+        "what was recorded was made again"
+    )
     for done in (first, notes):
         (outcome,) = done.outcomes
         assert isinstance(outcome.record, Experiment), outcome.fault
         assert (outcome.record.grades, outcome.record.score) == (2, 0.5), outcome.record
 
 
-async def an_experiment_that_goes_wrong_is_one_fault(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+async def an_experiment_that_goes_wrong_is_one_fault(
+    folder: Path, engine: str, environ: Mapping[str, str]
+) -> None:
     solver = folder / "breaking.py"
     solver.write_text(
         "async def breaking(task, ask, judge):\n"
@@ -157,13 +189,19 @@ async def an_experiment_that_goes_wrong_is_one_fault(folder: Path, engine: str, 
 
     notes = await performed(plan, environ)
 
-    kinds = {outcome.record.problem_id: outcome.record.kind for outcome in notes.outcomes if outcome.record}
+    kinds = {
+        outcome.record.problem_id: outcome.record.kind
+        for outcome in notes.outcomes
+        if outcome.record
+    }
     assert kinds == {"T/0": "experiment", "T/1": "fault", "T/2": "experiment"}, kinds
     (fault,) = (str(outcome.fault) for outcome in notes.outcomes if outcome.fault)
     assert "no idea" in fault
 
 
-async def nothing_is_begun_once_the_run_is_to_stop(folder: Path, engine: str, environ: Mapping[str, str]) -> None:
+async def nothing_is_begun_once_the_run_is_to_stop(
+    folder: Path, engine: str, environ: Mapping[str, str]
+) -> None:
     plan = await planned(folder, engine, tasks=2, samples=40, concurrency=2)
 
     notes = await performed(plan, environ, stop_after=1)

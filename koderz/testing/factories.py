@@ -22,7 +22,17 @@ from koderz.plans.ids import planned_ids
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
-from koderz_tracker.records import Arm, Attempt, Call, Cell, Experiment, Fault, Finished, Plan, Record
+from koderz_tracker.records import (
+    Arm,
+    Attempt,
+    Call,
+    Cell,
+    Experiment,
+    Fault,
+    Finished,
+    Plan,
+    Record,
+)
 from koderz_tracker.runs import run_folders
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.tracker import Tracker
@@ -69,7 +79,9 @@ def a_plan(
     usual = {
         "run_id": RUN,
         "mode": "comparative" if len(arms) > 1 else arms[0],
-        "arms": [Arm(name=arm, solver=arm, models={"main": settings["local_model"]}) for arm in arms],
+        "arms": [
+            Arm(name=arm, solver=arm, models={"main": settings["local_model"]}) for arm in arms
+        ],
         "samples": 1,
         "environment": {"python": "3.11"},
     }
@@ -131,7 +143,12 @@ def a_run(
     named = outcomes if isinstance(outcomes, Mapping) else {"zero-shot": outcomes}
     by_arm = {arm: dict(_by_task(given)) for arm, given in named.items()}
     tasks = [*dict.fromkeys(task for given in by_arm.values() for task in given)]
-    samples = {(task, arm): len(given[task]) for task in tasks for arm, given in by_arm.items() if task in given}
+    samples = {
+        (task, arm): len(given[task])
+        for task in tasks
+        for arm, given in by_arm.items()
+        if task in given
+    }
     cells = [Cell(task, arm, number) for (task, arm), number in samples.items()]
     is_even = len(set(samples.values())) < 2 and len(cells) == len(tasks) * len(by_arm)
     run_id = _next_id(results)
@@ -148,7 +165,9 @@ def a_run(
     for number, (name, task, arm, sample) in enumerate(planned_ids(plan), 1):
         about = {"experiment_id": name, "time": _later(begun, latency * number)}
         outcome = by_arm[arm][task][sample]
-        records += _lines(plan, about, {"problem_id": task, "arm": arm, "sample": sample}, outcome, cost, latency)
+        records += _lines(
+            plan, about, {"problem_id": task, "arm": arm, "sample": sample}, outcome, cost, latency
+        )
     if status:
         records.append(Finished(status=status, time=records[-1].time if records else plan.time))
     folder = a_journal(results, *records, plan=plan)
@@ -157,7 +176,9 @@ def a_run(
     return folder
 
 
-def a_model(answer: Answer | Sequence[Answer] | Line, *, price: Price = FREE, delay: float = 0.0) -> FakeModel:
+def a_model(
+    answer: Answer | Sequence[Answer] | Line, *, price: Price = FREE, delay: float = 0.0
+) -> FakeModel:
     """Return a model that gives this answer to whatever it is asked, and keeps what it was asked.
 
     Several answers are given one after the other, the last one to all later calls. A function is called with the
@@ -235,18 +256,32 @@ def _later(begun: datetime, seconds: float = 0.0) -> str:
     return (begun + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
 
 
-def _by_task(given: Sequence[Outcome] | Mapping[str, Sequence[Outcome]]) -> Iterator[tuple[str, Sequence[Outcome]]]:
+def _by_task(
+    given: Sequence[Outcome] | Mapping[str, Sequence[Outcome]],
+) -> Iterator[tuple[str, Sequence[Outcome]]]:
     """The outcomes of an arm by task, one for each sample."""
-    yield from given.items() if isinstance(given, Mapping) else ((f"T/{n}", [each]) for n, each in enumerate(given))
+    yield from (
+        given.items()
+        if isinstance(given, Mapping)
+        else ((f"T/{n}", [each]) for n, each in enumerate(given))
+    )
 
 
 def _lines(
-    plan: Plan, about: Mapping[str, Any], cell: Mapping[str, Any], outcome: Outcome, cost: float, latency: float
+    plan: Plan,
+    about: Mapping[str, Any],
+    cell: Mapping[str, Any],
+    outcome: Outcome,
+    cost: float,
+    latency: float,
 ) -> Iterator[Record]:
     """The lines of an experiment that came to this outcome."""
     if outcome is None:
         return
-    model, arm = plan.model_of(cell["arm"]), {**about, **cell, "solver": plan.arm(cell["arm"]).solver}
+    model, arm = (
+        plan.model_of(cell["arm"]),
+        {**about, **cell, "solver": plan.arm(cell["arm"]).solver},
+    )
     given: dict[str, Any] = {"iterations": 1, "cost": cost, "latency": latency, "success": outcome}
     given |= outcome if isinstance(outcome, Mapping) else {}
     calls = given.get("calls", given["iterations"])
@@ -254,21 +289,41 @@ def _lines(
     for number in range(1, calls + 1):
         messages = [{"role": "user", "content": f"Solve {cell['problem_id']}, go {number}."}]
         share = {name: fields[name] / calls for name in ("cost", "latency")}
-        share |= {name: fields[name] * number // calls - fields[name] * (number - 1) // calls for name in TOKENS}
+        share |= {
+            name: fields[name] * number // calls - fields[name] * (number - 1) // calls
+            for name in TOKENS
+        }
         key, purpose = f"ask:{number:032x}/1", "attempt"
         yield Call(
-            **about, call=number, purpose=purpose, model=model, messages=messages, reply="pass", key=key, **share
+            **about,
+            call=number,
+            purpose=purpose,
+            model=model,
+            messages=messages,
+            reply="pass",
+            key=key,
+            **share,
         )
     if isinstance(outcome, str):
         yield Fault(**arm, reason=f"the model is {outcome}", cause=outcome, cost=cost, calls=calls)
         return
-    usual = {"verdict": "passed"} if fields["success"] else {"verdict": "failed", "cause": "assertion"}
+    usual = (
+        {"verdict": "passed"} if fields["success"] else {"verdict": "failed", "cause": "assertion"}
+    )
     ended = {**usual, **fields}
     for number in range(1, ended["iterations"] + 1):
-        last = {name: ended[name] for name in ("verdict", "cause", "score", "metrics") if ended.get(name) is not None}
-        verdict = last if number == ended["iterations"] else {"verdict": "failed", "cause": "assertion"}
+        last = {
+            name: ended[name]
+            for name in ("verdict", "cause", "score", "metrics")
+            if ended.get(name) is not None
+        }
+        verdict = (
+            last if number == ended["iterations"] else {"verdict": "failed", "cause": "assertion"}
+        )
         call = min(number, calls) or None
-        yield Attempt(**arm, number=number, call=call, program="pass", key=f"judge:{number:032x}/1", **verdict)
+        yield Attempt(
+            **arm, number=number, call=call, program="pass", key=f"judge:{number:032x}/1", **verdict
+        )
     yield Experiment(**arm, model=model, **ended)
 
 

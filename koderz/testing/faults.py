@@ -25,9 +25,13 @@ class Faults:
     def __init__(self, shares: Mapping[str, float], *, seed: int = 0, fail_first: int = 0) -> None:
         for name in shares:
             if name not in WORDS and not (name.isdecimal() and int(name) in STATUSES):
-                raise KoderzError(f"unknown fault {name!r}; one is an HTTP status or {', '.join(sorted(WORDS))}")
+                raise KoderzError(
+                    f"unknown fault {name!r}; one is an HTTP status or {', '.join(sorted(WORDS))}"
+                )
         if min(shares.values(), default=0) < 0 or sum(shares.values()) > 1:
-            raise KoderzError("the shares of faults have to be at least 0 each, and at most 1 in all")
+            raise KoderzError(
+                "the shares of faults have to be at least 0 each, and at most 1 in all"
+            )
         self._shares = dict(shares)
         self._seed = seed
         self._fail_first = fail_first
@@ -57,7 +61,9 @@ def read_shares(text: str) -> dict[str, float]:
         try:
             shares[name.strip()] = float(share)
         except ValueError:
-            raise KoderzError(f"not a fault and its share: {part!r}; write 429:0.1,drop:0.02") from None
+            raise KoderzError(
+                f"not a fault and its share: {part!r}; write 429:0.1,drop:0.02"
+            ) from None
     return shares
 
 

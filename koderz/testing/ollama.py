@@ -81,7 +81,12 @@ def _tag(name: str) -> Json:
 
 
 def _details() -> Json:
-    return {"format": "gguf", "family": "simulated", "parameter_size": "1B", "quantization_level": "Q4_K_M"}
+    return {
+        "format": "gguf",
+        "family": "simulated",
+        "parameter_size": "1B",
+        "quantization_level": "Q4_K_M",
+    }
 
 
 def _part(request: Request, text: str, thinking: str = "") -> Json:

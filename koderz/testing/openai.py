@@ -52,7 +52,12 @@ class OpenAIWire:
         message = {"role": "assistant", "content": completion.text, "refusal": None}
         if completion.reasoning:
             message[self.reasoning_field] = completion.reasoning
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(completion)}
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": _finish(completion),
+        }
         return _envelope(request, "chat.completion", [choice]) | {"usage": _usage(completion)}
 
     def stream(self, request: Request, completion: Completion) -> Sequence[bytes]:
@@ -62,7 +67,9 @@ class OpenAIWire:
         chunks = [_chunk(request, delta, None) for delta in deltas]
         chunks.append(_chunk(request, {}, _finish(completion)))
         if (request.body.get("stream_options") or {}).get("include_usage"):
-            chunks.append(_envelope(request, "chat.completion.chunk", []) | {"usage": _usage(completion)})
+            chunks.append(
+                _envelope(request, "chat.completion.chunk", []) | {"usage": _usage(completion)}
+            )
         return [*map(event, chunks), b"data: [DONE]\n\n"]
 
     def error(self, status: int, message: str) -> Json:
@@ -104,7 +111,13 @@ def model_entry(name: str) -> Json:
 
 def _envelope(request: Request, kind: str, choices: list[Json]) -> Json:
     identity = f"chatcmpl-{request.digest}"
-    return {"id": identity, "object": kind, "created": CREATED, "model": request.model, "choices": choices}
+    return {
+        "id": identity,
+        "object": kind,
+        "created": CREATED,
+        "model": request.model,
+        "choices": choices,
+    }
 
 
 def _chunk(request: Request, delta: Json, finish_reason: str | None) -> Json:
@@ -132,11 +145,17 @@ class ResponsesWire(OpenAIWire):
     """The responses API. Errors, keys and unknown models are handled as in chat completions."""
 
     def parse(self, body: Json, headers: Mapping[str, str]) -> Request:
-        messages = [message for message in translated(packed("responses", body)).messages if message["role"] != "tools"]
+        messages = [
+            message
+            for message in translated(packed("responses", body)).messages
+            if message["role"] != "tools"
+        ]
         return Request(
             kind=self.kind,
             model=str(body["model"]),
-            messages=tuple({"role": one["role"], "content": text_of(one["content"])} for one in messages),
+            messages=tuple(
+                {"role": one["role"], "content": text_of(one["content"])} for one in messages
+            ),
             sampling=sampling_of(body, max_tokens=("max_output_tokens",)),
             stream=bool(body.get("stream", False)),
             body=body,

@@ -33,11 +33,17 @@ async def declarations_are_whole(provider: str) -> None:
     found = provider_of(provider)
     assert re.fullmatch(r"[\w.-]+", provider), f"{provider!r} can't stand before a slash"
     for variable in filter(None, (found.address_variable, found.key_variable)):
-        assert re.fullmatch(r"[A-Z][A-Z0-9_]*", variable), f"{variable!r} is no environment variable"
+        assert re.fullmatch(r"[A-Z][A-Z0-9_]*", variable), (
+            f"{variable!r} is no environment variable"
+        )
     assert found.wire in WIRES or _opens_by_itself(found), f"there is no wire format {found.wire!r}"
-    assert not found.address or found.read_address(found.address, _MODEL), "it can't read its own address"
+    assert not found.address or found.read_address(found.address, _MODEL), (
+        "it can't read its own address"
+    )
     for name, price in {**found.prices, _MODEL: found.price(_MODEL)}.items():
-        assert price is None or (isinstance(price, Price) and min(price.input, price.output) >= 0), f"price of {name}"
+        assert price is None or (
+            isinstance(price, Price) and min(price.input, price.output) >= 0
+        ), f"price of {name}"
     for option in fields_of(found.options).values() if found.options else ():
         assert option.about.help.endswith("."), f"the option {option.flag} has no sentence of help"
 
@@ -60,7 +66,9 @@ async def a_wrong_key_is_fatal(provider: str) -> None:
     if not _is_asked_at_an_address(provider) or not provider_of(provider).needs_key:
         return
     async with ModelServer({"hello": _REPLY}, api_key=_KEY) as server:
-        refusal = await _refusal(FatalFault, _asked(provider, _environ(provider, server.url, "sk-another")))
+        refusal = await _refusal(
+            FatalFault, _asked(provider, _environ(provider, server.url, "sk-another"))
+        )
     assert "sk-another" not in refusal, "the fault tells the key"
 
 
@@ -111,7 +119,11 @@ async def _refusal(kind: type[Exception], asking: Coroutine[Any, Any, Completion
 def _environ(provider: str, url: str, key: str) -> Mapping[str, str]:
     found = provider_of(provider)
     address = f"{url}/v1" if found.wire == "chat" else url
-    return {name: value for name, value in ((found.address_variable, address), (found.key_variable, key)) if name}
+    return {
+        name: value
+        for name, value in ((found.address_variable, address), (found.key_variable, key))
+        if name
+    }
 
 
 def _is_asked_at_an_address(provider: str) -> bool:
@@ -120,4 +132,6 @@ def _is_asked_at_an_address(provider: str) -> bool:
 
 
 def _opens_by_itself(provider: Provider) -> bool:
-    return inspect.getattr_static(type(provider), "open") is not inspect.getattr_static(Provider, "open")
+    return inspect.getattr_static(type(provider), "open") is not inspect.getattr_static(
+        Provider, "open"
+    )

@@ -26,7 +26,12 @@ class Answering(Protocol):
 
 
 Answered = str | Completion
-Replies = str | Mapping[str, str | Sequence[str]] | Callable[[Request], Answered | Awaitable[Answered]] | Answering
+Replies = (
+    str
+    | Mapping[str, str | Sequence[str]]
+    | Callable[[Request], Answered | Awaitable[Answered]]
+    | Answering
+)
 """A text for every request; or texts by words that the conversation holds, of which the n-th is for a
 conversation with n earlier replies in it, and the last for all that follow; or a function; or a model."""
 
@@ -60,7 +65,9 @@ def with_reasoning_inline(completion: Completion) -> Completion:
 def truncated(completion: Completion) -> Completion:
     """The first half of a completion, as sent by a server that reached its token limit."""
     half = completion.text[: len(completion.text) // 2]
-    return replace(completion, text=half, finish_reason="length", tokens_out=completion.tokens_out // 2)
+    return replace(
+        completion, text=half, finish_reason="length", tokens_out=completion.tokens_out // 2
+    )
 
 
 def empty(completion: Completion) -> Completion:
@@ -90,7 +97,9 @@ def _looked_up(replies: Mapping[str, str | Sequence[str]], request: Request) -> 
     text = "\n".join(str(one["content"]) for one in request.messages if one["role"] != "assistant")
     found = next((reply for words, reply in replies.items() if words in text), None)
     if found is None:
-        raise NoReply(f"no reply was given for a conversation that holds none of: {', '.join(replies)}")
+        raise NoReply(
+            f"no reply was given for a conversation that holds none of: {', '.join(replies)}"
+        )
     if isinstance(found, str):
         return found
     turns = len([one for one in request.messages if one["role"] == "assistant"])

@@ -30,7 +30,9 @@ def routed(router: respx.MockRouter | None = None) -> Iterator[respx.MockRouter]
         try:
             return await mounted.async_handler(request)
         except AllMockedAssertionError:
-            raise httpx.UnsupportedProtocol(f"respx has no route for {request.method} {request.url}") from None
+            raise httpx.UnsupportedProtocol(
+                f"respx has no route for {request.method} {request.url}"
+            ) from None
 
     token = MOUNTED.set(httpx.MockTransport(answer))
     try:

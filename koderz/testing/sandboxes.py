@@ -30,10 +30,16 @@ async def a_right_program_passes(sandbox: str | Sandbox) -> None:
 
 async def a_wrong_program_is_told_why(sandbox: str | Sandbox) -> None:
     """A failing assertion and an exception are told apart, with a cause and a message that a model can read."""
-    wrong, raising = await _judged(sandbox, "def f(n):\n    return n\n", "def f(n):\n    return n / 0\n")
-    assert (wrong.verdict, wrong.cause) == ("failed", "assertion"), f"{wrong.verdict} by {wrong.cause}"
+    wrong, raising = await _judged(
+        sandbox, "def f(n):\n    return n\n", "def f(n):\n    return n / 0\n"
+    )
+    assert (wrong.verdict, wrong.cause) == ("failed", "assertion"), (
+        f"{wrong.verdict} by {wrong.cause}"
+    )
     assert raising.verdict in ("failed", "error"), raising.verdict
-    assert "ZeroDivisionError" in f"{raising.cause} {raising.message}", f"{raising.cause}: {raising.message}"
+    assert "ZeroDivisionError" in f"{raising.cause} {raising.message}", (
+        f"{raising.cause}: {raising.message}"
+    )
 
 
 async def a_program_that_goes_on_times_out(sandbox: str | Sandbox) -> None:
@@ -65,7 +71,10 @@ async def a_program_can_not_compare_for_its_tests(sandbox: str | Sandbox) -> Non
 async def programs_at_once_get_their_own_verdicts(sandbox: str | Sandbox) -> None:
     """Any number of jobs may be asked for at once; none sees another's answer or names."""
     programs = [f"seen = {n}\n\ndef f(n):\n    return {n}\n" for n in range(8)]
-    jobs = [Job(program, "def check(candidate):\n    assert candidate(0) == 4\n", "f") for program in programs]
+    jobs = [
+        Job(program, "def check(candidate):\n    assert candidate(0) == 4\n", "f")
+        for program in programs
+    ]
     async with _opened(sandbox) as opened:
         found = await asyncio.gather(*map(opened.judge, jobs))
     assert [each.verdict == "passed" for each in found] == [n == 4 for n in range(8)], [*found]

@@ -16,7 +16,15 @@ from aiohttp import web
 
 from koderz.testing.faults import Faults
 from koderz.testing.replies import Replies, answer_from
-from koderz.testing.service import HttpRequest, Manner, ModelService, Reasoning, SentReply, Status, read_models
+from koderz.testing.service import (
+    HttpRequest,
+    Manner,
+    ModelService,
+    Reasoning,
+    SentReply,
+    Status,
+    read_models,
+)
 from koderz.testing.wire import Request, Wire
 
 
@@ -41,14 +49,19 @@ class LoopbackServer(ABC):
             self._log = self._log_path.open("ab", buffering=0)
         app = web.Application(client_max_size=0)
         app.add_routes(self._routes())
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=4096).start()
         self._port = self._runner.addresses[0][1]
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._runner.cleanup()
         if self._log is not None:
@@ -100,14 +113,18 @@ class ModelServer(LoopbackServer):
         keep_requests: bool = True,
     ) -> None:
         super().__init__(port=port, log=log)
-        manner = Manner(latency, api_key, read_models(models), frozenset(refuse), reasoning, retry_after)
+        manner = Manner(
+            latency, api_key, read_models(models), frozenset(refuse), reasoning, retry_after
+        )
         drawn = Faults(faults or {}, seed=seed, fail_first=fail_first)
         self._service = ModelService(manner, drawn, answer_from(replies))
         self._max_in_flight = max_in_flight
         self._keep_requests = keep_requests
         self._in_flight = 0
-        self.requests: list[Request] = []  # to a model, well-formed, in order; empty with keep_requests=False
-        self.counts: Counter[Status] = Counter()  # by HTTP status; `hang`, `drop`, …, `gone` (the client) else
+        # to a model, well-formed, in order; empty with keep_requests=False
+        self.requests: list[Request] = []
+        # by HTTP status; `hang`, `drop`, …, `gone` (the client) else
+        self.counts: Counter[Status] = Counter()
         self.peak_in_flight = 0
 
     def _routes(self) -> Iterable[web.AbstractRouteDef]:
@@ -132,7 +149,8 @@ class ModelServer(LoopbackServer):
             return request
         if self._keep_requests:
             self.requests.append(request)
-        status: Status = "gone"  # unless there is an answer before the client gives up, which cancels this
+        # unless there is an answer before the client gives up, which cancels this
+        status: Status = "gone"
         try:
             if self._max_in_flight is not None and self._in_flight > self._max_in_flight:
                 sent = self._service.overloaded(wire)
@@ -161,9 +179,14 @@ class ModelServer(LoopbackServer):
 async def _send(request: web.Request, sent: SentReply) -> web.StreamResponse:
     if len(sent.pieces) == 1 and sent.status != "drop":
         return web.Response(
-            body=sent.pieces[0], status=sent.http_status, content_type=sent.content_type, headers=sent.headers
+            body=sent.pieces[0],
+            status=sent.http_status,
+            content_type=sent.content_type,
+            headers=sent.headers,
         )
-    answer = web.StreamResponse(status=sent.http_status, headers={"content-type": sent.content_type, **sent.headers})
+    answer = web.StreamResponse(
+        status=sent.http_status, headers={"content-type": sent.content_type, **sent.headers}
+    )
     if not sent.streamed:
         answer.content_length = sum(map(len, sent.pieces))
     await answer.prepare(request)

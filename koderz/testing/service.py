@@ -122,7 +122,10 @@ class ModelService:
             return self._show(http)
         if (http.method, path) == ("POST", "/v1/messages/count_tokens"):
             return self._tokens(http)
-        plain: Mapping[str, Json] = {"/api/tags": ollama.tags(self._manner.models), "/api/version": ollama.VERSION}
+        plain: Mapping[str, Json] = {
+            "/api/tags": ollama.tags(self._manner.models),
+            "/api/version": ollama.VERSION,
+        }
         if path in plain:
             return _ok(plain[path])
         if path == "/":
@@ -136,7 +139,11 @@ class ModelService:
         name = unquote(http.path.removeprefix("/v1/models")).strip("/")
         if not name:
             return _ok(module.models_list(self._manner.models))
-        return _ok(module.model_entry(name)) if self._has(name) else _error(404, wire.unknown_model(name))
+        return (
+            _ok(module.model_entry(name))
+            if self._has(name)
+            else _error(404, wire.unknown_model(name))
+        )
 
     def _show(self, http: HttpRequest) -> SentReply:
         wire = self._wires["/api/chat"]
@@ -158,7 +165,9 @@ class ModelService:
             return _error(400, wire.error(400, _reason(error)))
         if not self._has(request.model):
             return _error(404, wire.unknown_model(request.model))
-        return _ok({"input_tokens": sum(len(message["content"]) for message in request.messages) // 4})
+        return _ok(
+            {"input_tokens": sum(len(message["content"]) for message in request.messages) // 4}
+        )
 
     def _may_enter(self, wire: Wire, http: HttpRequest) -> bool:
         key = wire.key_of(http.headers)
@@ -170,9 +179,15 @@ class ModelService:
 
     def _failed(self, wire: Wire, status: int) -> SentReply:
         headers = {"retry-after": self._manner.retry_after} if status in (429, 503, 529) else {}
-        return _error(status, wire.error(status, f"this server was told to answer {status} now and then"), headers)
+        return _error(
+            status,
+            wire.error(status, f"this server was told to answer {status} now and then"),
+            headers,
+        )
 
-    def _sent(self, wire: Wire, request: Request, completion: Completion, fault: str | None) -> SentReply:
+    def _sent(
+        self, wire: Wire, request: Request, completion: Completion, fault: str | None
+    ) -> SentReply:
         if self._manner.reasoning == "inline":
             completion = with_reasoning_inline(completion)
         if fault == "truncated":
@@ -181,7 +196,12 @@ class ModelService:
             completion = empty(completion)
         status = fault or 200
         if request.stream:
-            return SentReply(status, wire.stream(request, completion), content_type=wire.content_type, streamed=True)
+            return SentReply(
+                status,
+                wire.stream(request, completion),
+                content_type=wire.content_type,
+                streamed=True,
+            )
         return SentReply(status, [orjson.dumps(wire.reply(request, completion))])
 
 

@@ -53,10 +53,14 @@ async def records_that_come_again_change_nothing(folder: Path, target: SinkTarge
     run = await _recorded_run(folder, target)
     content = _taken(run, target, [_records(run)])
     lines = _records(run)
-    assert content == _taken(run, target, [lines]), "records that came again have changed the target"
+    assert content == _taken(run, target, [lines]), (
+        "records that came again have changed the target"
+    )
     middle = len(lines) // 2
     assert content == _taken(run, target, [lines[middle:]]), "the later half has changed the target"
-    assert content == _taken(run, target, [lines[:1], lines[:middle]]), "the first half has changed the target"
+    assert content == _taken(run, target, [lines[:1], lines[:middle]]), (
+        "the first half has changed the target"
+    )
 
 
 async def batches_of_any_size_come_to_the_same(folder: Path, target: SinkTarget) -> None:
@@ -78,7 +82,9 @@ async def a_target_can_be_made_anew(folder: Path, target: SinkTarget) -> None:
 
 async def its_place_is_said_in_one_line(folder: Path, target: SinkTarget) -> None:
     """`check` returns at most one line, for `koderz doctor`."""
-    place = sink_class(target.sink).check((await _recorded_run(folder, target)).parent, target.environ)
+    place = sink_class(target.sink).check(
+        (await _recorded_run(folder, target)).parent, target.environ
+    )
     assert "\n" not in place, place
 
 
@@ -113,7 +119,9 @@ def _taken(run: Path, target: SinkTarget, batches: Sequence[Sequence[Record]]) -
     """The target's content after a new instance has taken these batches."""
     stories = Stories(run, target.environ)
     stories.refresh()
-    with closing(open_sink(target.sink, Source(run, stories.plan, stories, target.environ))) as sink:
+    with closing(
+        open_sink(target.sink, Source(run, stories.plan, stories, target.environ))
+    ) as sink:
         for batch in batches:
             sink.take(batch)
     return target.content(run)

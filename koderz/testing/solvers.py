@@ -48,7 +48,11 @@ Check = Callable[[Path, Trial], Coroutine[Any, Any, None]]
 async def signature_names_handles_first(folder: Path, trial: Trial) -> None:
     """Parameters that may be given by position are handles; a solver's own parameters stand behind `*`."""
     found = (await _planned(folder, trial)).arms[0].solver.signature.values()
-    unknown = [each.name for each in found if each.kind is not each.KEYWORD_ONLY and each.name not in HANDLES]
+    unknown = [
+        each.name
+        for each in found
+        if each.kind is not each.KEYWORD_ONLY and each.name not in HANDLES
+    ]
     assert not unknown, f"{unknown[0]!r} is no handle; the solver's own parameters stand behind *"
 
 
@@ -57,11 +61,15 @@ async def declarations_name_what_there_is(folder: Path, trial: Trial) -> None:
     plan = await _planned(folder, trial)
     solver = plan.arms[0].solver
     named = {*solver.choices, *(name for values in solver.earlier.values() for name in values)}
-    assert named <= solver.signature.keys() - HANDLES, f"no parameters: {sorted(named - solver.signature.keys())}"
+    assert named <= solver.signature.keys() - HANDLES, (
+        f"no parameters: {sorted(named - solver.signature.keys())}"
+    )
     prompts = {name for names in (solver.prompts or {}).values() for name in names}
     known = load_prompts(plan.settings.prompt_dir).texts.keys()
     assert prompts <= known, f"no prompts: {sorted(prompts - known)}"
-    assert all(0 < version < solver.version for version in solver.earlier), "earlier versions are below the version"
+    assert all(0 < version < solver.version for version in solver.earlier), (
+        "earlier versions are below the version"
+    )
     for option in fields_of(solver.options).values() if solver.options else ():
         assert option.about.help.endswith("."), f"the option {option.flag} has no sentence of help"
 
@@ -78,7 +86,9 @@ async def replay_repeats_no_call(folder: Path, trial: Trial) -> None:
         made = _calls(_lines(again))
         where = f"resumed from {length} of {len(lines)} lines"
         if not plan.arms[0].solver.restarts:
-            assert made == calls - _calls(lines[:length]), f"{where}, it made {made} calls of {calls}"
+            assert made == calls - _calls(lines[:length]), (
+                f"{where}, it made {made} calls of {calls}"
+            )
             assert _ended(again) == ended, f"{where}, it came to {_ended(again)}, not {ended}"
 
 
@@ -113,14 +123,23 @@ async def _planned(folder: Path, trial: Trial) -> Plan:
 
 async def _performed(folder: Path, trial: Trial) -> Notes:
     """The run that checks share."""
-    return await shared("run", (folder, trial), partial(performed, await _planned(folder, trial), {}))
+    return await shared(
+        "run", (folder, trial), partial(performed, await _planned(folder, trial), {})
+    )
 
 
 async def _planned_anew(folder: Path, trial: Trial) -> Plan:
-    settings = {"local_model": "simulated", "results": folder / "results", "judges": 1, **trial.settings}
+    settings = {
+        "local_model": "simulated",
+        "results": folder / "results",
+        "judges": 1,
+        **trial.settings,
+    }
     if not settings.keys() & {"suite", "dataset"}:
         settings["dataset"] = write_tasks(folder / "tasks.jsonl", 1)
-    return await prepare({**settings, "solver": trial.solver}, range(1), environ={"XDG_STATE_HOME": str(folder)})
+    return await prepare(
+        {**settings, "solver": trial.solver}, range(1), environ={"XDG_STATE_HOME": str(folder)}
+    )
 
 
 def _lines(notes: Notes) -> Sequence[Record]:

@@ -75,17 +75,22 @@ class StreamingServer(LoopbackServer):
     ) -> None:
         super().__init__(port=port, log=log)
         if min(ttft, itl, bundle - 1, burst - 1, output_tokens - 1) < 0:
-            raise KoderzError("delays are seconds from 0 on; bundle, burst and output_tokens are at least 1")
+            raise KoderzError(
+                "delays are seconds from 0 on; bundle, burst and output_tokens are at least 1"
+            )
         self._delays = Delays(ttft, itl, bundle, burst)
         self._output_tokens, self._usage, self._api_key = output_tokens, usage, api_key
         self._faults = Faults(faults or {}, seed=seed)
         self._models = tuple(models)
         self.requests: list[Json] = []  # the bodies, in order
         self.keys: list[str] = []  # that came with them
-        self.sent: list[list[float]] = []  # of each stream when its packets were written, seconds since it was read
+        # of each stream when its packets were written, seconds since it was read
+        self.sent: list[list[float]] = []
 
     def _routes(self) -> Iterable[web.AbstractRouteDef]:
-        asked = (web.post(path, self._answered) for path in ("/v1/completions", "/v1/chat/completions"))
+        asked = (
+            web.post(path, self._answered) for path in ("/v1/completions", "/v1/chat/completions")
+        )
         return (web.get("/v1/models", self._listed), *asked)
 
     async def _listed(self, request: web.Request) -> web.Response:
@@ -117,8 +122,12 @@ class StreamingServer(LoopbackServer):
             return web.Response(body=BROKEN[fault], content_type="application/json")
         return await self._streamed(request, body, begun, fault)
 
-    async def _streamed(self, request: web.Request, body: Json, begun: float, fault: str) -> web.StreamResponse:
-        asked = int(body.get("max_completion_tokens") or body.get("max_tokens") or self._output_tokens)
+    async def _streamed(
+        self, request: web.Request, body: Json, begun: float, fault: str
+    ) -> web.StreamResponse:
+        asked = int(
+            body.get("max_completion_tokens") or body.get("max_tokens") or self._output_tokens
+        )
         tokens = {"empty": 0, "truncated": asked // 2, "drop": max(1, asked // 2)}.get(fault, asked)
         is_chat = "messages" in body
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -139,7 +148,11 @@ class StreamingServer(LoopbackServer):
         end = event(_chunk(body, {"delta": {}} if is_chat else {"text": ""}, reason))
         if self._usage and (body.get("stream_options") or {}).get("include_usage"):
             prompt = len(str(body.get("prompt") or body.get("messages")).split())
-            usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+            usage = {
+                "prompt_tokens": prompt,
+                "completion_tokens": tokens,
+                "total_tokens": prompt + tokens,
+            }
             end += event({"object": "chunk", "model": body["model"], "choices": [], "usage": usage})
         await answer.write(end + b"data: [DONE]\n\n")
         self._note({"t": time.time(), "status": 200, "tokens": tokens, "sent": written})
@@ -148,8 +161,13 @@ class StreamingServer(LoopbackServer):
     def _packet(self, body: Json, first: int, after: int, *, is_chat: bool) -> bytes:
         packet = b""
         for start in range(first, after, self._delays.bundle):
-            text = "".join(f"{_WORDS[n % len(_WORDS)]} " for n in range(start, min(start + self._delays.bundle, after)))
-            packet += event(_chunk(body, {"delta": {"content": text}} if is_chat else {"text": text}))
+            text = "".join(
+                f"{_WORDS[n % len(_WORDS)]} "
+                for n in range(start, min(start + self._delays.bundle, after))
+            )
+            packet += event(
+                _chunk(body, {"delta": {"content": text}} if is_chat else {"text": text})
+            )
         return packet
 
 
@@ -159,4 +177,6 @@ def _chunk(body: Json, what: Json, finish_reason: str | None = None) -> Json:
 
 
 def _refused(status: int, message: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": "error", "code": status}}, status=status)
+    return web.json_response(
+        {"error": {"message": message, "type": "error", "code": status}}, status=status
+    )

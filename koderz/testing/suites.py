@@ -48,7 +48,11 @@ HOSTILE: Mapping[str, str] = {
     "brackets without an end": "```python\n" + "(" * 5_000 + "[" * 5_000 + "{" * 5_000,
     "boxes without an end": "\\boxed{" * 20_000,
     "deep JSON": '{"a": [' * 2_000,
-    "long numbers": "Answer: " + "9" * 5_000 + "/0 #### 1e999 \\boxed{" + "9" * 5_000 + "^{9999999}}",
+    "long numbers": "Answer: "
+    + "9" * 5_000
+    + "/0 #### 1e999 \\boxed{"
+    + "9" * 5_000
+    + "^{9999999}}",
     "thoughts without an end": "<think>" * 2_000,
     "many answers": "Answer: A\n" * 1_500,
     "escapes of terminals": "\x1b[2J\x1b]0;x\x07\u202e\u2066\ufeff",
@@ -66,16 +70,27 @@ async def tasks_can_be_told_apart(folder: Path, suite: str, settings: Mapping[st
     assert not bare, f"{bare[0]} has no digest, so a change of it goes unseen"
 
 
-async def loading_again_gives_equal_tasks(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def loading_again_gives_equal_tasks(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """Tasks, and their first messages, are the same whenever the suite is loaded with the same settings."""
-    first, again = await _planned(folder, suite, settings), await _planned_anew(folder, suite, settings)
-    assert [task.id for task in first.suite.tasks] == [task.id for task in again.suite.tasks], "ids differ"
-    assert [task.digest for task in first.suite.tasks] == [task.digest for task in again.suite.tasks], "digests differ"
+    first, again = (
+        await _planned(folder, suite, settings),
+        await _planned_anew(folder, suite, settings),
+    )
+    assert [task.id for task in first.suite.tasks] == [task.id for task in again.suite.tasks], (
+        "ids differ"
+    )
+    assert [task.digest for task in first.suite.tasks] == [
+        task.digest for task in again.suite.tasks
+    ], "digests differ"
     for one, other in zip(first.tasks, again.tasks, strict=True):
         assert one.messages == other.messages, f"the messages of {one.id} differ"
 
 
-async def tasks_are_the_same_elsewhere(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def tasks_are_the_same_elsewhere(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """Tasks, and their first messages, are the same where the suite is loaded of what its plan is packed with."""
     plan = await _planned(folder, suite, settings)
     with TemporaryDirectory() as elsewhere:
@@ -84,39 +99,61 @@ async def tasks_are_the_same_elsewhere(folder: Path, suite: str, settings: Mappi
             there = await asyncio.to_thread(unpack_plan, packed, Path(elsewhere), changes_in(plan))
         except KoderzError as error:  # also where digests differ
             raise AssertionError(str(error)) from error
-    assert [task.digest for task in plan.suite.tasks] == [task.digest for task in there.suite.tasks], "digests differ"
-    assert [task.messages for task in plan.tasks] == [task.messages for task in there.tasks], "messages differ"
+    assert [task.digest for task in plan.suite.tasks] == [
+        task.digest for task in there.suite.tasks
+    ], "digests differ"
+    assert [task.messages for task in plan.tasks] == [task.messages for task in there.tasks], (
+        "messages differ"
+    )
 
 
-async def messages_have_roles_and_contents(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def messages_have_roles_and_contents(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """The first messages of each planned task are dicts with a role and a content, if there are any."""
     for task in (await _planned(folder, suite, settings)).tasks:
         for message in task.messages:
-            assert message["role"] in ("system", "user", "assistant"), f"{task.id}: the role {message['role']!r}"
+            assert message["role"] in ("system", "user", "assistant"), (
+                f"{task.id}: the role {message['role']!r}"
+            )
             assert message["content"], f"{task.id}: a message without content"
 
 
-async def verdicts_are_of_the_declared_kinds(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def verdicts_are_of_the_declared_kinds(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """The simulated model's answers come to verdicts in known words, whose metrics the suite declares or not."""
     plan = await _planned(folder, suite, settings)
     checked_measures(plan.suite)
     notes = await _performed(folder, suite, settings)
     for outcome in notes.outcomes:
-        assert isinstance(outcome.record, Experiment), f"an experiment ended as a fault: {outcome.fault}"
-        assert outcome.record.verdict in _WORDS.union(plan.suite.words), f"an undeclared {outcome.record.verdict!r}"
+        assert isinstance(outcome.record, Experiment), (
+            f"an experiment ended as a fault: {outcome.fault}"
+        )
+        assert outcome.record.verdict in _WORDS.union(plan.suite.words), (
+            f"an undeclared {outcome.record.verdict!r}"
+        )
     for line in notes.lines:
         if isinstance(line, Attempt) and line.verdict != "passed":
-            assert line.cause or line.verdict not in ("failed", "error"), f"{line.problem_id} failed without a cause"
+            assert line.cause or line.verdict not in ("failed", "error"), (
+                f"{line.problem_id} failed without a cause"
+            )
 
 
-async def verdicts_are_the_same_again(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def verdicts_are_the_same_again(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """Equal answers come to equal verdicts and scores, so that rescoring changes nothing."""
     first = await _performed(folder, suite, settings)
     again = await performed(await _planned_anew(folder, suite, settings), {})
-    assert _verdicts(first) == _verdicts(again), "the second run of the same plan came to other verdicts"
+    assert _verdicts(first) == _verdicts(again), (
+        "the second run of the same plan came to other verdicts"
+    )
 
 
-async def an_empty_answer_is_no_fault(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def an_empty_answer_is_no_fault(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """A model that says nothing gets a verdict other than `passed`, where answers are judged by `judge`."""
     from koderz.engines.resources import sandbox_of
     from koderz.suites.suite import JudgeContext
@@ -126,13 +163,19 @@ async def an_empty_answer_is_no_fault(folder: Path, suite: str, settings: Mappin
     if task.needs - {"judge"} or plan.suite.required:
         return  # whose verdicts are made by what the suite opens
     async with sandbox_of(plan) as sandbox:
-        verdict = await plan.suite.judge(task, Reply(0, ""), JudgeContext(sandbox, plan.suite.limits))
+        verdict = await plan.suite.judge(
+            task, Reply(0, ""), JudgeContext(sandbox, plan.suite.limits)
+        )
     assert not verdict.passed, "it passes an empty answer"
 
 
-async def a_hostile_answer_is_no_fault(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def a_hostile_answer_is_no_fault(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """Whatever a model replies comes to a verdict that can be recorded; see `HOSTILE`."""
-    await require_verdicts(await _planned_anew(folder, suite, {"samples": len(HOSTILE), **settings, "limit": 1}))
+    await require_verdicts(
+        await _planned_anew(folder, suite, {"samples": len(HOSTILE), **settings, "limit": 1})
+    )
 
 
 async def require_verdicts(plan: Plan) -> None:
@@ -148,12 +191,16 @@ async def require_verdicts(plan: Plan) -> None:
     with patch.object(plan.suite, "simulated_model", lambda *_: FakeModel(reply)):
         notes = await performed(plan, {})
     for outcome in notes.outcomes:
-        assert isinstance(outcome.record, Experiment), f"an experiment ended as a fault: {outcome.fault}"
+        assert isinstance(outcome.record, Experiment), (
+            f"an experiment ended as a fault: {outcome.fault}"
+        )
     for line in notes.lines:
         msgspec.json.encode(line)
 
 
-async def a_damaged_dataset_is_told_in_one_line(folder: Path, suite: str, settings: Mapping[str, Any]) -> None:
+async def a_damaged_dataset_is_told_in_one_line(
+    folder: Path, suite: str, settings: Mapping[str, Any]
+) -> None:
     """A dataset that is missing, an empty folder or a damaged file is told in one line that names it.
 
     Tried where the settings name a `dataset`. A damaged file may also be read, as far as it can be.
@@ -184,7 +231,9 @@ CHECKS: tuple[Check, ...] = (
 
 async def _planned(folder: Path, suite: str, settings: Mapping[str, Any]) -> Plan:
     """The plan that checks share."""
-    return await shared("plan", (folder, suite, settings), partial(_planned_anew, folder, suite, settings))
+    return await shared(
+        "plan", (folder, suite, settings), partial(_planned_anew, folder, suite, settings)
+    )
 
 
 async def _performed(folder: Path, suite: str, settings: Mapping[str, Any]) -> Notes:
@@ -194,7 +243,13 @@ async def _performed(folder: Path, suite: str, settings: Mapping[str, Any]) -> N
 
 
 async def _planned_anew(folder: Path, suite: str, settings: Mapping[str, Any]) -> Plan:
-    options = {"suite": suite, "local_model": "simulated", "results": folder / "results", "judges": 1, "limit": 2}
+    options = {
+        "suite": suite,
+        "local_model": "simulated",
+        "results": folder / "results",
+        "judges": 1,
+        "limit": 2,
+    }
     return await prepare({**options, **settings}, None, environ={"XDG_STATE_HOME": str(folder)})
 
 

@@ -44,9 +44,13 @@ def options_are_those_of_their_owners(system: System) -> None:
         kind, _, name = key.partition(".")
         struct = find("options", key, {key: target}, "")
         assert is_dataclass(struct), f"options {key}: {target} is no dataclass"
-        assert name in system.names(REGISTRIES[kind].plural), f"options {key}: the system adds no {kind} {name}"
+        assert name in system.names(REGISTRIES[kind].plural), (
+            f"options {key}: the system adds no {kind} {name}"
+        )
         for option in fields_of(struct).values():  # type: ignore[arg-type]
-            assert option.about.help.endswith("."), f"{key}: the option {option.flag} has no sentence of help"
+            assert option.about.help.endswith("."), (
+                f"{key}: the option {option.flag} has no sentence of help"
+            )
 
 
 def options_are_the_same_once_loaded(system: System) -> None:
@@ -56,14 +60,18 @@ def options_are_the_same_once_loaded(system: System) -> None:
             if named := system.options.get(f"{kind}.{name}"):
                 own = registry.adapted(find(kind, name, {name: target}, ""), name).options
                 loaded = find("options", name, {name: named}, "")
-                assert own is loaded, f"{kind} {name}: its options are {own}, and the system names {loaded}"
+                assert own is loaded, (
+                    f"{kind} {name}: its options are {own}, and the system names {loaded}"
+                )
 
 
 def commands_can_be_loaded(system: System) -> None:
     """Each command is a module with a Typer `app`, or a function, and has a line of help."""
     for name, (target, text) in system.commands.items():
         module, _, attribute = target.partition(":")
-        assert (attribute or "app") in vars(import_module(module)), f"{target} has no {attribute or 'app'}"
+        assert (attribute or "app") in vars(import_module(module)), (
+            f"{target} has no {attribute or 'app'}"
+        )
         assert text.strip().endswith("."), f"the command {name} has no sentence of help"
 
 

@@ -14,7 +14,8 @@ from koderz.types import Completion, Message, Sampling
 Kind = Literal["ollama", "openai", "anthropic"]
 Json = dict[str, Any]
 
-CREATED = 1_767_225_600  # the time that every reply claims: 2026-01-01, so that equal requests get equal bytes
+# the time that every reply claims: 2026-01-01, so that equal requests get equal bytes
+CREATED = 1_767_225_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ def messages_of(body: Json) -> tuple[Message, ...]:
     messages = body["messages"]
     if not isinstance(messages, list) or not messages:
         raise ValueError("'messages' has to be a list of at least one message")
-    return tuple({"role": str(one["role"]), "content": text_of(one.get("content"))} for one in messages)
+    return tuple(
+        {"role": str(one["role"]), "content": text_of(one.get("content"))} for one in messages
+    )
 
 
 def text_of(content: object) -> str:
@@ -85,7 +88,9 @@ def text_of(content: object) -> str:
     return "".join(str(part.get("text", "")) for part in content)
 
 
-def sampling_of(given: Mapping[str, Any], *, max_tokens: Sequence[str], stop: str = "stop") -> Sampling:
+def sampling_of(
+    given: Mapping[str, Any], *, max_tokens: Sequence[str], stop: str = "stop"
+) -> Sampling:
     """The sampling settings among `given`; `max_tokens` lists the possible names of the limit."""
     limits = (given[name] for name in max_tokens if given.get(name) is not None)
     stops = given.get(stop) or ()

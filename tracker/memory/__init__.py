@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from koderz_tracker.memory.cortex import Cortex, open_cortex, store_path
-from koderz_tracker.memory.memories import CATEGORIES, IMPORTANCE, TYPES, Draft, InvalidMemory, Memory
+from koderz_tracker.memory.memories import (
+    CATEGORIES,
+    IMPORTANCE,
+    TYPES,
+    Draft,
+    InvalidMemory,
+    Memory,
+)
 
 __all__ = [
     "CATEGORIES",

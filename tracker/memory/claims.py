@@ -27,7 +27,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """One run that a claim rests on."""
 
     run: str
-    digest: str  # of what was counted: experiments, verdicts and scores; empty: the store has nothing of it
+    # of what was counted: experiments, verdicts and scores; empty: the store has nothing of it
+    digest: str
     judge: str = ""  # a digest of the judge that is a model
     dataset: str = ""  # the digest of the tasks
 
@@ -57,7 +58,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """A key of what is claimed; how it stands to other claims and who made it make no other claim of it."""
-        told = orjson.dumps([self.sentence, self.question, msgspec.to_builtins([self.evidence, self.outcome])])
+        told = orjson.dumps(
+            [self.sentence, self.question, msgspec.to_builtins([self.evidence, self.outcome])]
+        )
         return PREFIX + hashlib.sha256(told).hexdigest()[:20]
 
 
@@ -87,7 +90,12 @@ def _read(memory: Memory, name: str, kind: type[Any]) -> Any:
 def claims_in(store: Store, runs: Iterable[str] | None = None) -> list[Memory]:
     """The claims that rest on one of these runs, each once, or all, in the order in which they were made."""
     tags = [[TAG]] if runs is None else [[TAG, f"evidence:{run}"] for run in dict.fromkeys(runs)]
-    found = {memory.id: memory for each in tags for memory in store.select(Filter(tags=each)) if is_claim(memory)}
+    found = {
+        memory.id: memory
+        for each in tags
+        for memory in store.select(Filter(tags=each))
+        if is_claim(memory)
+    }
     return [found[id] for id in sorted(found)]
 
 
@@ -124,7 +132,9 @@ def told(store: Store, memory: Memory) -> dict[str, Any]:
         name: [each.id for each in store.select(Filter(tags=(TAG, f"{relation}:{memory.key}")))]
         for name, relation in (("superseded_by", "supersedes"), ("contradicted_by", "contradicts"))
     }
-    own = {name: getattr(claim, name) for name in ("sentence", "made_by", "supersedes", "contradicts")}
+    own = {
+        name: getattr(claim, name) for name in ("sentence", "made_by", "supersedes", "contradicts")
+    }
     return {
         "id": memory.id,
         "key": memory.key,
@@ -139,7 +149,9 @@ def told(store: Store, memory: Memory) -> dict[str, Any]:
     }
 
 
-def marked(store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+def marked(
+    store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: bool = False
+) -> dict[str, Any]:
     """A memory as it is shown; a claim with how it stands, before its title where it doesn't any more."""
     if not is_claim(memory):
         return dict(shown)
@@ -147,7 +159,9 @@ def marked(store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: boo
         found = told(store, memory)
     except InvalidMemory as error:  # an import may be anybody's
         return {**shown, "claim": {"state": "can't be checked", "reason": str(error)}}
-    mark = {"fallen": "[FALLEN] ", "can't be checked": "[CAN'T BE CHECKED] "}.get(found["state"], "")
+    mark = {"fallen": "[FALLEN] ", "can't be checked": "[CAN'T BE CHECKED] "}.get(
+        found["state"], ""
+    )
     mark += "[SUPERSEDED] " if found["superseded_by"] else ""
     brief = {name: found[name] for name in ("state", "reason", "superseded_by", "contradicted_by")}
     return {**shown, "title": f"{mark}{shown['title']}", "claim": found if whole else brief}

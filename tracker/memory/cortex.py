@@ -50,7 +50,8 @@ T = TypeVar("T")
 MODES = ("search", "recent", "important")
 QUESTIONS: Mapping[str, str] = {
     **{
-        name: f"koderz.analysis.questions:{name}" for name in ("find", "best", "hardest", "tried", "compare", "lessons")
+        name: f"koderz.analysis.questions:{name}"
+        for name in ("find", "best", "hardest", "tried", "compare", "lessons")
     },
     **{name: f"koderz.analysis.claims:{name}" for name in ("claim", "claims")},
 }
@@ -75,7 +76,11 @@ def store_path(results: Path | None = None, environ: Mapping[str, str] = os.envi
     """
     if named := environ.get("KODERZ_MEMORY"):
         return Path(named).expanduser()
-    folder = results if results is not None else Path(environ.get("KODERZ_RESULTS") or "benchmark_results")
+    folder = (
+        results
+        if results is not None
+        else Path(environ.get("KODERZ_RESULTS") or "benchmark_results")
+    )
     return refuse_linked_database(folder / "memory.db")
 
 
@@ -116,7 +121,9 @@ def open_cortex(
     extra `koderz[recall]` if it is installed.
     """
     named = embeddings or environ.get("KODERZ_EMBEDDINGS")
-    return Opening(_opened(path, create=create, environ=environ, progress=progress, embeddings=named))
+    return Opening(
+        _opened(path, create=create, environ=environ, progress=progress, embeddings=named)
+    )
 
 
 @asynccontextmanager
@@ -132,7 +139,9 @@ async def _opened(
     thread = ThreadPoolExecutor(1, thread_name_prefix="koderz-memory")
     loop = asyncio.get_running_loop()
     try:
-        opening = partial(Store, where, create=create, scrubber=Scrubber(environ), progress=progress)
+        opening = partial(
+            Store, where, create=create, scrubber=Scrubber(environ), progress=progress
+        )
         store = await loop.run_in_executor(thread, opening)
         try:
             yield Cortex(store, thread, Vectors(embeddings))
@@ -249,13 +258,23 @@ class Cortex:
             "solver": solver,
             "outcome": outcome,
         }
-        told |= {"cause": cause, "run": run, "since": since, "until": until, "or_no_project": include_global}
+        told |= {
+            "cause": cause,
+            "run": run,
+            "since": since,
+            "until": until,
+            "or_no_project": include_global,
+        }
         wanted = _filter(tags, category, type, project, **told)
         choose("mode", mode, MODES)
         if limit < 1:
             raise InvalidMemory(f"limit {limit}: at least 1")
         if query and mode == "search":
-            how: Any = {"include_decayed": include_decayed, "explain": explain, "vectors": self._vectors}
+            how: Any = {
+                "include_decayed": include_decayed,
+                "explain": explain,
+                "vectors": self._vectors,
+            }
             found = search(self._store, query, wanted, limit=limit, **how)
         else:
             found = browse(self._store, wanted, important=mode == "important", limit=limit)
@@ -272,7 +291,9 @@ class Cortex:
         return marked(self._store, memory, memory.as_dict(), whole=True)
 
     @_threaded
-    def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
+    def get_context(
+        self, *, project: str | None = None, query: str | None = None, format: str = "summary"
+    ) -> str:
         """An introduction to the store's content, as Markdown ("summary", "detailed") or JSON ("raw")."""
         choose("format", format, FORMATS)
         return context(self._store, project, query, format, self._vectors)
@@ -296,7 +317,9 @@ class Cortex:
         return [memory.as_dict() for memory in self._store.select(wanted, limit=limit)]
 
     @_threaded
-    def import_memories(self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> int:
+    def import_memories(
+        self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]
+    ) -> int:
         """Imports an export of ours or Cortex's; returns how many memories were new. Repeating it changes nothing."""
         return len(self._store.add_new(drafts_of(data)))
 
@@ -322,7 +345,9 @@ class Cortex:
         """
         before = None if older_than is None else moment(datetime.now() - timedelta(days=older_than))
         wanted = _filter(tags, category, None, project, id=id, before=before)
-        return maintenance.forget(self._store, wanted, query, below_salience, dry_run=dry_run, everything=everything)
+        return maintenance.forget(
+            self._store, wanted, query, below_salience, dry_run=dry_run, everything=everything
+        )
 
     @_threaded
     def consolidate(self, *, dry_run: bool = True) -> dict[str, Any]:
@@ -360,10 +385,20 @@ class Cortex:
         their order doesn't depend either. A simulated model learns only from its like.
         """
         until = until or Snapshot(2**62, "9999")
-        which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), _CONSIDERED)
+        which = (
+            cause,
+            until.last_id,
+            until.time,
+            problem_id,
+            int(same_task),
+            int(simulated),
+            _CONSIDERED,
+        )
         newest = [as_memory(row) for row in self._store.rows(sql.LESSONS, which)]
         found = newest if same_task else by_likeness(newest, statement)
-        return list(dict.fromkeys(str(memory.metadata.get("lesson")) for memory in found))[:_LESSONS]
+        return list(dict.fromkeys(str(memory.metadata.get("lesson")) for memory in found))[
+            :_LESSONS
+        ]
 
     @_threaded
     def ask(self, question: str, *named: Any, **asked: Any) -> dict[str, Any]:
@@ -371,7 +406,9 @@ class Cortex:
 
         Arguments and errors are those of the functions of `koderz.analysis.questions` and `koderz.analysis.claims`.
         """
-        answer = find("question", question, QUESTIONS, "koderz.questions")(self._store, *named, **asked)
+        answer = find("question", question, QUESTIONS, "koderz.questions")(
+            self._store, *named, **asked
+        )
         document: dict[str, Any] = answer.document()
         return document
 
@@ -388,7 +425,11 @@ class Cortex:
     def start_session(self, project: str | None = None) -> dict[str, Any]:
         """Begins a session of work: returns its id, and the context to begin with."""
         id = self._store.run(sql.START_SESSION, (project, now()))
-        return {"session_id": id, "project": project, "context": context(self._store, project, None, "summary")}
+        return {
+            "session_id": id,
+            "project": project,
+            "context": context(self._store, project, None, "summary"),
+        }
 
     @_threaded
     def end_session(self, session_id: int, summary: str | None = None) -> dict[str, Any]:
@@ -411,7 +452,12 @@ class Cortex:
             )
             (remembered,) = self._store.remember([draft])
         self._store.run(sql.END_SESSION, (ended, summary, session_id))
-        return {"session_id": session_id, "started_at": started, "ended_at": ended, "memory_id": remembered}
+        return {
+            "session_id": session_id,
+            "started_at": started,
+            "ended_at": ended,
+            "memory_id": remembered,
+        }
 
 
 OUTCOMES = ("passed", "failed", "fault")
@@ -452,11 +498,17 @@ def browse(store: Store, wanted: Filter, *, important: bool, limit: int) -> list
     """The newest memories, or the most salient among the newest 2,000."""
     newest = store.select(wanted, limit=_LOOKED_AT if important else limit, newest_first=True)
     if important:
-        return ranked(((memory, 1.0) for memory in newest), limit, "newest" if len(newest) == _LOOKED_AT else "full")
+        return ranked(
+            ((memory, 1.0) for memory in newest),
+            limit,
+            "newest" if len(newest) == _LOOKED_AT else "full",
+        )
     return [SearchHit(memory, memory.salience, "full") for memory in newest]
 
 
-def context(store: Store, project: str | None, query: str | None, form: str, vectors: Vectors | None = None) -> str:
+def context(
+    store: Store, project: str | None, query: str | None, form: str, vectors: Vectors | None = None
+) -> str:
     """Important and recent memories of a project, and the answers to a query, each once."""
     wanted = Filter(project=project, or_no_project=True)
     sections = {
@@ -464,14 +516,19 @@ def context(store: Store, project: str | None, query: str | None, form: str, vec
         "Recent": browse(store, wanted, important=False, limit=_RECENT),
     }
     if query:
-        sections = {f"On: {query}": search(store, query, wanted, limit=_ANSWERS, vectors=vectors), **sections}
+        sections = {
+            f"On: {query}": search(store, query, wanted, limit=_ANSWERS, vectors=vectors),
+            **sections,
+        }
     shown: set[int] = set()
     distinct: dict[str, list[Memory]] = {}
     for title, found in sections.items():
         distinct[title] = [each.memory for each in found if each.memory.id not in shown]
         shown.update(each.memory.id for each in found)
     if form == "raw":
-        return orjson.dumps({title: [m.as_dict() for m in memories] for title, memories in distinct.items()}).decode()
+        return orjson.dumps(
+            {title: [m.as_dict() for m in memories] for title, memories in distinct.items()}
+        ).decode()
     whole = form == "detailed"
     parts = [
         f"## {title}\n" + "\n".join(_line(memory, whole) for memory in memories)
@@ -482,7 +539,9 @@ def context(store: Store, project: str | None, query: str | None, form: str, vec
 
 
 def _line(memory: Memory, whole: bool) -> str:
-    content = memory.content.strip() if whole else " ".join(lesson_of(memory.as_dict()).split("\n")[1:])
+    content = (
+        memory.content.strip() if whole else " ".join(lesson_of(memory.as_dict()).split("\n")[1:])
+    )
     if not whole and content != " ".join(memory.content.split()):
         content = f"{content[:_GLIMPSE].rstrip('…')}… (get_memory {memory.id} has it whole)"
     return f"- **{memory.title}** ({memory.category}, {memory.importance}): {content}"

@@ -13,7 +13,8 @@ from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory.sql import APPLICATION_ID, MIGRATIONS
 
 BUSY_SECONDS = 60.0  # how long a writer waits for the others
-INDEXED_CHARACTERS = 8192  # of a memory's content, and of all that happened to a thing, for full text
+# of a memory's content, and of all that happened to a thing, for full text
+INDEXED_CHARACTERS = 8192
 
 
 class StoreDown(KoderzError):
@@ -32,20 +33,28 @@ class StoreDamaged(StoreDown):
         )
 
 
-def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+def connect(
+    path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS
+) -> sqlite3.Connection:
     """Connects to the store and upgrades its schema. Raises StoreDown with advice on what to do.
 
     Every commit is durable when it returns (WAL, synchronous FULL), and every transaction that writes takes
     its lock when it begins: one that had only read before could not wait for it.
     """
     if not create and not path.exists():
-        raise StoreDown(f"there is no memory store at {path}; the next run makes one, or: koderz sync --all")
+        raise StoreDown(
+            f"there is no memory store at {path}; the next run makes one, or: koderz sync --all"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreDown(f"the folder of the memory store {path} can't be made ({error.strerror})") from None
+        raise StoreDown(
+            f"the folder of the memory store {path} can't be made ({error.strerror})"
+        ) from None
     with explained(path):
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            path, timeout=timeout, isolation_level=None, check_same_thread=False
+        )
         try:
             version = _version(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
@@ -60,7 +69,9 @@ def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
+def transaction(
+    connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE"
+) -> Iterator[None]:
     """A transaction: all writes in the block are stored together or not at all; use "DEFERRED" for reading alone."""
     connection.execute(f"BEGIN {kind}")
     try:
@@ -86,13 +97,22 @@ def explained(path: Path) -> Iterator[None]:
 def _explain(path: Path, error: sqlite3.Error) -> StoreDown:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreDown(f"the memory store {path} is locked by another process; try again once it has let go")
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH):
+        return StoreDown(
+            f"the memory store {path} is locked by another process; try again once it has let go"
+        )
+    if code in (
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_AUTH,
+    ):
         return StoreDown(
             f"the memory store {path} can't be written ({error}); mend its rights, or name another with KODERZ_MEMORY"
         )
     if code == sqlite3.SQLITE_FULL:
-        return StoreDown(f"the disk that holds the memory store {path} is full; make room, then: koderz sync --all")
+        return StoreDown(
+            f"the disk that holds the memory store {path} is full; make room, then: koderz sync --all"
+        )
     unreadable = any(words in str(error) for words in ("malformed", "Could not decode"))
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or unreadable:
         return StoreDamaged(path, str(error))
@@ -112,12 +132,15 @@ def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version; 0 for an empty file. Raises StoreDown for a file that is not ours, or newer."""
-    with transaction(connection, "DEFERRED"):  # or tables would be there whose id was read before they were
+    # or tables would be there whose id was read before they were
+    with transaction(connection, "DEFERRED"):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION_ID:
-        raise StoreDown(f"{path} is a database of another program; name another file with KODERZ_MEMORY")
+        raise StoreDown(
+            f"{path} is a database of another program; name another file with KODERZ_MEMORY"
+        )
     if version > len(MIGRATIONS):
         raise StoreDown(
             f"the memory store {path} was made by a newer koderz (schema {version}, this one knows {len(MIGRATIONS)}); "

@@ -122,14 +122,29 @@ def digest_of(memory: Mapping[str, Any]) -> list[str]:
     """A run in some twenty lines: arms, rates, costs, causes, what was compared and decided, the hardest tasks."""
     summary = _summary(memory)
     tried = Counter(result.problem_id for arm in summary.arms.values() for result in arm.results)
-    passed = {result.problem_id for arm in summary.arms.values() for result in arm.results if result.success}
+    passed = {
+        result.problem_id
+        for arm in summary.arms.values()
+        for result in arm.results
+        if result.success
+    }
     hardest = [task for task, _ in tried.most_common() if task not in passed]
-    decided = summary.decision and {name: value for name, value in summary.decision.items() if name != "arms"}
+    decided = summary.decision and {
+        name: value for name, value in summary.decision.items() if name != "arms"
+    }
     return [
         line_of(memory),
         *islice(_findings(summary, memory["metadata"]), _ARMS),
-        *([f"Decided: {', '.join(f'{name} {value}' for name, value in decided.items())}"] if decided else []),
-        *([f"Passed by no arm: {len(hardest)}, {', '.join(hardest[:_HARDEST])}"] if hardest else []),
+        *(
+            [f"Decided: {', '.join(f'{name} {value}' for name, value in decided.items())}"]
+            if decided
+            else []
+        ),
+        *(
+            [f"Passed by no arm: {len(hardest)}, {', '.join(hardest[:_HARDEST])}"]
+            if hardest
+            else []
+        ),
     ]
 
 
@@ -152,7 +167,10 @@ def _findings(summary: _Summary, told: Mapping[str, Any]) -> Iterator[str]:
         failed = ", ".join(f"{cause} {n}" for cause, n in causes)
         price = arm.summary.cost_per_success
         yield "; ".join(
-            filter(None, [rate, f"${price:.4f} a success" if price else "", failed and f"failed: {failed}"])
+            filter(
+                None,
+                [rate, f"${price:.4f} a success" if price else "", failed and f"failed: {failed}"],
+            )
         )
     if (paired := summary.comparison) is not None:
         a, b = paired.arms
@@ -195,7 +213,8 @@ def cut(text: str, most: int) -> str:
 
 
 _STATEMENT = 2000  # characters at most of what a task asks
-GIST = 1000  # characters of a thing and of a question, for a vector: models take no more than some hundred tokens
+# characters of a thing and of a question, for a vector: models take no more than some hundred tokens
+GIST = 1000
 _FENCED = re.compile(r"^```[\w+-]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(
     r"^[ \t]*(?:>>>|assert\b|(?:for )?(?:e\.g\.|examples?\b)|\w+\([^\n]*\) *(?:==|=>|->|➞|=)).*",
@@ -244,7 +263,10 @@ def happened_in(memory: Memory) -> list[str]:
     kind = name_of(memory).partition(" ")[0]
     if kind == "task":
         concepts = memory.metadata.get("concepts")
-        return [*_words(_parts(memory.content)[1]), *map(str, concepts if isinstance(concepts, list) else ())]
+        return [
+            *_words(_parts(memory.content)[1]),
+            *map(str, concepts if isinstance(concepts, list) else ()),
+        ]
     tags = " ".join(tag for tag in memory.tags if tag not in PROTECTED_TAGS)
     said = memory.content[:INDEXED_CHARACTERS]
     return [tags, *(digest_of(memory.as_dict()) if kind == "run" else apart(said).splitlines())]

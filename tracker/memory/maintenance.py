@@ -35,7 +35,9 @@ def forget(
     Raises InvalidMemory where nothing says which, and where it is `everything` that may be forgotten, unasked.
     """
     if wanted == Filter() and query is None and below_salience is None:
-        raise InvalidMemory("say what to forget: an id, a query, tags, a category, a project, an age or a salience")
+        raise InvalidMemory(
+            "say what to forget: an id, a query, tags, a category, a project, an age or a salience"
+        )
     meant = store.select(wanted)
     if below_salience is not None:
         today = datetime.now()
@@ -57,7 +59,9 @@ def forget(
         "would_forget": len(free),
         "protected": len(meant) - len(free),
         "everything": is_everything,
-        "memories": [{"id": m.id, "title": m.title, "category": m.category} for m in islice(free, _SHOWN)],
+        "memories": [
+            {"id": m.id, "title": m.title, "category": m.category} for m in islice(free, _SHOWN)
+        ],
     }
 
 
@@ -81,8 +85,15 @@ def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
             tags = dict.fromkeys(tag for memory in (first, *others) for tag in memory.tags)
             store.replace(first, others, list(tags))
         store.run(sql.OPTIMIZE_TEXT)
-    merged = [{"kept": first.id, "title": first.title, "merged": [m.id for m in others]} for first, *others in groups]
-    return {"dry_run": dry_run, "groups": merged, "merged": 0 if dry_run else sum(len(g) - 1 for g in groups)}
+    merged = [
+        {"kept": first.id, "title": first.title, "merged": [m.id for m in others]}
+        for first, *others in groups
+    ]
+    return {
+        "dry_run": dry_run,
+        "groups": merged,
+        "merged": 0 if dry_run else sum(len(g) - 1 for g in groups),
+    }
 
 
 def stats(store: Store, project: str | None = None) -> dict[str, Any]:
@@ -127,7 +138,9 @@ def rebuild(path: Path, environ: Mapping[str, str]) -> Path | None:
         for file in _files(path):
             file.rename(aside.with_name(file.name.replace(path.name, aside.name, 1)))
     except OSError as error:
-        raise StoreDown(f"the damaged memory store {path} can't be put aside ({error.strerror})") from None
+        raise StoreDown(
+            f"the damaged memory store {path} can't be put aside ({error.strerror})"
+        ) from None
     with Store(path, scrubber=Scrubber(environ)) as fresh:
         readable = [draft_of(memory) for memory in _readable(aside)]
         for start in range(0, len(readable), 1000):
@@ -142,7 +155,11 @@ def _holds_all(memory: Memory, words: Sequence[str]) -> bool:
 
 def _files(path: Path) -> list[Path]:
     """The database file and the files that SQLite keeps beside it."""
-    return [file for suffix in ("", "-wal", "-shm") if (file := path.with_name(path.name + suffix)).exists()]
+    return [
+        file
+        for suffix in ("", "-wal", "-shm")
+        if (file := path.with_name(path.name + suffix)).exists()
+    ]
 
 
 def _readable(path: Path) -> list[Memory]:
@@ -152,7 +169,9 @@ def _readable(path: Path) -> list[Memory]:
         with suppress(sqlite3.Error):
             connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
             try:
-                for row in connection.execute(sql.select(0, "", newest_first=direction == "DESC"), (-1,)):
+                for row in connection.execute(
+                    sql.select(0, "", newest_first=direction == "DESC"), (-1,)
+                ):
                     with suppress(StoreDamaged):
                         memory = as_memory(row)
                         found[memory.id] = memory

@@ -17,7 +17,16 @@ from koderz_tracker.memory.database import StoreDamaged
 from koderz_tracker.scrubber import Scrubber
 
 Category = Literal[
-    "architecture", "pattern", "preference", "error", "context", "learning", "todo", "note", "relationship", "custom"
+    "architecture",
+    "pattern",
+    "preference",
+    "error",
+    "context",
+    "learning",
+    "todo",
+    "note",
+    "relationship",
+    "custom",
 ]
 Type = Literal["short_term", "long_term", "episodic"]
 Importance = Literal["low", "normal", "high", "critical"]
@@ -49,7 +58,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     salience: float | None = None  # None: that of its importance
     access_count: int = 0
     created_at: str | None = None  # None: now, or what it was
-    updated_at: str | None = None  # None: now; an older one leaves a memory of the same key as it is
+    # None: now; an older one leaves a memory of the same key as it is
+    updated_at: str | None = None
     last_accessed: str | None = None
 
 
@@ -114,7 +124,10 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
 def as_memory(row: Sequence[Any]) -> Memory:
     """The memory of a row that begins with `sql.COLUMNS`. Raises StoreDamaged if the row makes no sense."""
     values = list(row[: len(_FIELDS)])
-    values[_TAGS], values[_METADATA] = parsed(values[0], values[_TAGS]), parsed(values[0], values[_METADATA])
+    values[_TAGS], values[_METADATA] = (
+        parsed(values[0], values[_TAGS]),
+        parsed(values[0], values[_METADATA]),
+    )
     return Memory(*values)
 
 
@@ -148,7 +161,9 @@ def draft_of(memory: Memory) -> Draft:
 
 def says_the_same(memory: Memory, draft: Draft) -> bool:
     """Whether storing a draft would change nothing in a memory except the time of its change."""
-    return columns_of(draft_of(memory)) == columns_of(draft) and memory.created_at == draft.created_at
+    return (
+        columns_of(draft_of(memory)) == columns_of(draft) and memory.created_at == draft.created_at
+    )
 
 
 def choose(name: str, value: str, among: Sequence[str]) -> str:
@@ -160,7 +175,9 @@ def choose(name: str, value: str, among: Sequence[str]) -> str:
 
 def distinct_tags(tags: Sequence[str]) -> list[str]:
     """Each tag once, in the order given. Raises InvalidMemory for anything but a list of words."""
-    distinct = [] if isinstance(tags, str) else list(dict.fromkeys(_text("tags", tag) for tag in tags))
+    distinct = (
+        [] if isinstance(tags, str) else list(dict.fromkeys(_text("tags", tag) for tag in tags))
+    )
     if isinstance(tags, str) or not all(tag.strip() for tag in distinct):
         raise InvalidMemory("tags are a list of words, none of them empty")
     return distinct
@@ -172,7 +189,9 @@ def moment(value: str | datetime, name: str = "since") -> str:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         local = found.astimezone().replace(tzinfo=None) if found.tzinfo else found
     except (ValueError, TypeError, OverflowError):
-        raise InvalidMemory(f"{name} {value!r}: give a time in ISO 8601, such as 2026-01-31T12:00:00") from None
+        raise InvalidMemory(
+            f"{name} {value!r}: give a time in ISO 8601, such as 2026-01-31T12:00:00"
+        ) from None
     return local.isoformat(timespec="microseconds")
 
 
@@ -203,7 +222,11 @@ def how_it_failed(verdict: str, cause: str, said: str) -> str:
     return f"{words}: {message[0][:200]}" if message else words
 
 
-_OTHER_NAMES = {"accessCount": "access_count", "createdAt": "created_at", "lastAccessed": "last_accessed"}
+_OTHER_NAMES = {
+    "accessCount": "access_count",
+    "createdAt": "created_at",
+    "lastAccessed": "last_accessed",
+}
 _TIMES = ("created_at", "updated_at", "last_accessed")
 
 
@@ -220,14 +243,18 @@ def drafts_of(data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any
             raise InvalidMemory(f"no JSON: {error}") from None
     entries: Any = data.get("memories") if isinstance(data, Mapping) else data
     if not isinstance(entries, Sequence):
-        raise InvalidMemory("memories are a JSON array of objects, or an object that has it as its memories")
+        raise InvalidMemory(
+            "memories are a JSON array of objects, or an object that has it as its memories"
+        )
     return [_draft(number, entry) for number, entry in enumerate(entries, 1)]
 
 
 def _draft(number: int, entry: Any) -> Draft:
     if not isinstance(entry, Mapping):
         raise InvalidMemory(f"memory {number} is no JSON object")
-    fields: dict[str, Any] = {_OTHER_NAMES.get(str(name), str(name)): value for name, value in entry.items()}
+    fields: dict[str, Any] = {
+        _OTHER_NAMES.get(str(name), str(name)): value for name, value in entry.items()
+    }
     try:
         times = {name: moment(fields[name], name) for name in _TIMES if fields.get(name)}
         return Draft(
@@ -281,7 +308,11 @@ def _importance(fields: Mapping[str, Any]) -> str:
 
 def _count(value: Any) -> int:
     """A count that the store can hold. Raises ValueError for anything else."""
-    found = int(value) if isinstance(value, str) and len(value) < 20 and value.isdecimal() else value or 0
+    found = (
+        int(value)
+        if isinstance(value, str) and len(value) < 20 and value.isdecimal()
+        else value or 0
+    )
     if not isinstance(found, int | float) or not 0 <= found < 2**63:
         raise ValueError(f"access_count {str(value)[:40]!r} is no count")
     return int(found)

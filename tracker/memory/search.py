@@ -22,17 +22,22 @@ Ranking = Literal["full", "newest"]
 Ranks = Mapping[str, Mapping[int, int]]
 """The ranks of things by words and by meaning, from 1 on."""
 
-COMMON = 2000  # a word that more things hold than this says little, and ranking all of them takes long
+# a word that more things hold than this says little, and ranking all of them takes long
+COMMON = 2000
 _FEW = 5  # things: below so many, a word that all of them hold may still tell something
-_SPARE = 10  # things above the limit that are looked at, since salience changes their order a little
+# things above the limit that are looked at, since salience changes their order a little
+_SPARE = 10
 _FADING = 1000  # things that are looked at where faded ones are left out
 _WORDS, _SAID = 24, 100  # of a question, and of a statement; more make it no clearer
-_ALIKE, _AT_ALL = 0.4, 0.3  # the share of trigrams from which on one word may be meant by another; for want of any
-_COMPARED = 50_000  # things at most whose words are compared, which takes as long as there are words
+# the share of trigrams from which on one word may be meant by another; for want of any
+_ALIKE, _AT_ALL = 0.4, 0.3
+# things at most whose words are compared, which takes as long as there are words
+_COMPARED = 50_000
 _SPELLED = 4  # letters of words that are compared by their spelling
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
-_SALIENT, _HARDLY = 0.1, 0.001  # the part of a score that salience decides, of words; by fused ranks, where it's a tie
+# the part of a score that salience decides, of words; by fused ranks, where it's a tie
+_SALIENT, _HARDLY = 0.1, 0.001
 _FUSED = 60  # of reciprocal ranks: how little the very first count more than those behind
 _STOP_WORDS = frozenset(
     re.findall(
@@ -56,14 +61,20 @@ class SearchHit:
     tried: int | None = None  # how many memories of the thing fit
     passed: int | None = None  # how many of these passed
     best: int | None = None  # the id of the best of them
-    note: str | None = None  # that another word was looked for, since nothing holds the one that was asked for
+    # that another word was looked for, since nothing holds the one that was asked for
+    note: str | None = None
     why: Mapping[str, Any] | None = None  # what the score is made of
 
     def as_dict(self) -> dict[str, Any]:
         more = {name: getattr(self, name) for name in ("tried", "passed", "best", "note", "why")}
         more["thing"] = None if self.tried is None else name_of(self.memory)
         told = {name: value for name, value in more.items() if value is not None}
-        return {**self.memory.as_dict(), "score": round(self.score, 4), "ranking": self.ranking, **told}
+        return {
+            **self.memory.as_dict(),
+            "score": round(self.score, 4),
+            "ranking": self.ranking,
+            **told,
+        }
 
 
 class _Cell(NamedTuple):
@@ -77,7 +88,11 @@ class _Cell(NamedTuple):
 
     @property
     def merit(self) -> tuple[bool, float, str]:
-        return self.outcome == "passed", float("-inf") if self.best is None else self.best, self.newest
+        return (
+            self.outcome == "passed",
+            float("-inf") if self.best is None else self.best,
+            self.newest,
+        )
 
 
 def search(
@@ -109,32 +124,52 @@ def search(
         things = int(store.rows(sql.LAST_THING)[0][0])
         is_lost = len(unknown) == sum(word not in _STOP_WORDS for word in asked)
         share = _AT_ALL if is_lost else _ALIKE
-        spelled = {w: near for w in unknown if things <= _COMPARED and (near := _nearest(store, w, share))}
-        hits = {word: _hits(store, word) for word in dict.fromkeys(spelled.get(word, word) for word in asked)}
+        spelled = {
+            w: near for w in unknown if things <= _COMPARED and (near := _nearest(store, w, share))
+        }
+        hits = {
+            word: _hits(store, word)
+            for word in dict.fromkeys(spelled.get(word, word) for word in asked)
+        }
         telling = _telling(hits, things)
         found: list[SearchHit] = []
         ranking: Ranking = "full"
         if (narrowed := store.narrowed(wanted)) is not None:
             relevance, ranking = _by_text(store, hits, telling, narrowed)
             if meant:
-                ranks = {"words": _ranked(relevance), "meaning": _ranked(meant.likeness(store, narrowed))}
+                ranks = {
+                    "words": _ranked(relevance),
+                    "meaning": _ranked(meant.likeness(store, narrowed)),
+                }
                 relevance = fused(ranks.values())
             names = [name for name in query.split() if name.isprintable()]
             if named := {thing for name in names for (thing,) in store.rows(sql.NAMED, (name,))}:
-                relevance = {**{thing: share / 2 for thing, share in relevance.items()}, **dict.fromkeys(named, 1.0)}
+                relevance = {
+                    **{thing: share / 2 for thing, share in relevance.items()},
+                    **dict.fromkeys(named, 1.0),
+                }
             best = sorted(relevance, key=lambda thing: (-relevance[thing], thing))
             best = best[: limit + _SPARE if include_decayed else _FADING]
             found = [*_collapsed(store, {thing: relevance[thing] for thing in best}, narrowed)]
         sought = [word for word in asked if word in telling or word in unknown]
-        newer = [SearchHit(*each, "full") for each in _holding(store.unindexed(wanted), asked, sought)]
+        newer = [
+            SearchHit(*each, "full") for each in _holding(store.unindexed(wanted), asked, sought)
+        ]
     salient = _HARDLY if meant else _SALIENT
-    distinct = {name_of(hit.memory): hit for hit in sorted([*found, *newer], key=lambda hit: hit.memory.id)}
-    notes = [f"nothing holds {word}: {other} was looked for instead" for word, other in spelled.items()]
+    distinct = {
+        name_of(hit.memory): hit for hit in sorted([*found, *newer], key=lambda hit: hit.memory.id)
+    }
+    notes = [
+        f"nothing holds {word}: {other} was looked for instead" for word, other in spelled.items()
+    ]
     if vectors and vectors.trouble:
         notes.append(vectors.trouble)
     ordered = _in_order(distinct.values(), limit, salient, include_decayed=include_decayed)
     why = (lambda hit: _why(store, hit, [*hits], ranks, salient)) if explain else lambda _: None
-    return [replace(hit, ranking=ranking, note="; ".join(notes) or None, why=why(hit)) for hit in ordered]
+    return [
+        replace(hit, ranking=ranking, note="; ".join(notes) or None, why=why(hit))
+        for hit in ordered
+    ]
 
 
 def fused(rankings: Iterable[Mapping[int, int]]) -> dict[int, float]:
@@ -154,12 +189,16 @@ def _ranked(relevance: Mapping[int, float]) -> dict[int, int]:
     return {thing: first[value] for thing, value in relevance.items()}
 
 
-def _why(store: Store, hit: SearchHit, words: Sequence[str], ranks: Ranks, salient: float) -> dict[str, Any]:
+def _why(
+    store: Store, hit: SearchHit, words: Sequence[str], ranks: Ranks, salient: float
+) -> dict[str, Any]:
     """The places where a hit holds the words that were looked for, with the parts of its score, and its ranks."""
     salience = decayed_salience(hit.memory, datetime.now())
     places = {
         word: [
-            place for place in ("about", "content") if store.rows(sql.HELD, (name_of(hit.memory), _quoted(word, place)))
+            place
+            for place in ("about", "content")
+            if store.rows(sql.HELD, (name_of(hit.memory), _quoted(word, place)))
         ]
         for word in words
     }
@@ -169,7 +208,9 @@ def _why(store: Store, hit: SearchHit, words: Sequence[str], ranks: Ranks, salie
         "salience": round(salience, 4),
     }
     thing = next((id for (id,) in store.rows(sql.THING, (name_of(hit.memory),))), 0)
-    return told | ({"ranks": {name: among.get(thing) for name, among in ranks.items()}} if ranks else {})
+    return told | (
+        {"ranks": {name: among.get(thing) for name, among in ranks.items()}} if ranks else {}
+    )
 
 
 def _faded(salience: float, salient: float) -> float:
@@ -177,13 +218,19 @@ def _faded(salience: float, salient: float) -> float:
     return 1 - salient + salient * salience
 
 
-def ranked(found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full") -> list[SearchHit]:
+def ranked(
+    found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full"
+) -> list[SearchHit]:
     """Memories in order of relevance (0..1), salience and age, the best first."""
     return _in_order((SearchHit(memory, relevance, ranking) for memory, relevance in found), limit)
 
 
 def _in_order(
-    found: Iterable[SearchHit], limit: int, salient: float = _SALIENT, *, include_decayed: bool = True
+    found: Iterable[SearchHit],
+    limit: int,
+    salient: float = _SALIENT,
+    *,
+    include_decayed: bool = True,
 ) -> list[SearchHit]:
     """Hits whose score is their relevance so far, by relevance, salience and age, the best first."""
     today = datetime.now()
@@ -206,8 +253,14 @@ def by_likeness(memories: Sequence[Memory], statement: str) -> list[Memory]:
     found = [*distinct.values()]
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(sql.LIKENESS)
-        connection.executemany(sql.LIKE, ((at, about_of(memory)) for at, memory in enumerate(found)))
-        said = [word for word in words_of(apart(statement_of(statement)), _SAID) if word not in _STOP_WORDS]
+        connection.executemany(
+            sql.LIKE, ((at, about_of(memory)) for at, memory in enumerate(found))
+        )
+        said = [
+            word
+            for word in words_of(apart(statement_of(statement)), _SAID)
+            if word not in _STOP_WORDS
+        ]
         held = {word: connection.execute(sql.HOLD, (_quoted(word),)).fetchone()[0] for word in said}
         query = " OR ".join(_quoted(word) for word, n in held.items() if n * 2 <= len(found))
         alike = [row[0] for row in connection.execute(sql.MOST_ALIKE, (query,))] if query else []
@@ -244,27 +297,38 @@ def _by_text(
     condition, values = narrowed.condition()
     if not rare:
         query = " AND ".join(map(_quoted, known))
-        newest = store.rows(sql.NEWEST_MATCHES.format(narrowed=condition), (query, *values, _FADING))
+        newest = store.rows(
+            sql.NEWEST_MATCHES.format(narrowed=condition), (query, *values, _FADING)
+        )
         return {thing: 1.0 for (thing,) in newest}, "newest"
     query = " OR ".join(map(_quoted, rare))
     rows = store.rows(sql.MATCHES.format(narrowed=condition), (query, *values, _FADING))
     return {thing: rank / rows[0][1] for thing, rank in rows}, "full"
 
 
-def _collapsed(store: Store, relevance: Mapping[int, float], narrowed: Narrowed) -> Iterator[SearchHit]:
+def _collapsed(
+    store: Store, relevance: Mapping[int, float], narrowed: Narrowed
+) -> Iterator[SearchHit]:
     """One hit a thing: the newest of its memories that fit, with their number, and the best of them."""
     cells: defaultdict[int, list[_Cell]] = defaultdict(list)
     things = ", ".join(map(str, relevance))
     for thing, *cell in store.rows(*narrowed.query(sql.TRIED, f"c.thing IN ({things})")):
         cells[thing].append(_Cell(*cell))
     for thing, among in cells.items():
-        newest, best = max(among, key=lambda cell: (cell.newest, cell.id)), max(among, key=lambda cell: cell.merit)
-        ((id,),) = store.rows(*narrowed.query(sql.NEWEST_TRIAL, f"c.id = {newest.id}", newest.newest))
+        newest, best = (
+            max(among, key=lambda cell: (cell.newest, cell.id)),
+            max(among, key=lambda cell: cell.merit),
+        )
+        ((id,),) = store.rows(
+            *narrowed.query(sql.NEWEST_TRIAL, f"c.id = {newest.id}", newest.newest)
+        )
         ((best_id,),) = store.rows(*narrowed.query(sql.BEST_TRIAL, f"c.id = {best.id}", best.best))
         memory = store.get(int(id))
         assert memory is not None, "it is in the same snapshot"
         passed = sum(cell.n for cell in among if cell.outcome == "passed")
-        yield SearchHit(memory, relevance[thing], "full", sum(cell.n for cell in among), passed, best_id)
+        yield SearchHit(
+            memory, relevance[thing], "full", sum(cell.n for cell in among), passed, best_id
+        )
 
 
 def _holding(
@@ -272,7 +336,9 @@ def _holding(
 ) -> Iterator[tuple[Memory, float]]:
     """The memories that hold a telling word, or any if none is, with the share of all words that they hold."""
     for memory in memories:
-        text = folded("\n".join((about_of(memory), memory.title, *memory.tags, *happened_in(memory))))
+        text = folded(
+            "\n".join((about_of(memory), memory.title, *memory.tags, *happened_in(memory)))
+        )
         held = [word for word in words if holds(text, word)]
         if not set(held).isdisjoint(telling or words):
             yield memory, len(held) / len(words)
@@ -284,8 +350,11 @@ def _nearest(store: Store, word: str, share: float) -> str | None:
         return None
     mine = _trigrams(word)
     inner = sorted({word[start : start + 3] for start in range(len(word) - 2)})
-    begin, end = (word[0], chr(ord(word[0]) + 1)) if share >= _ALIKE else ("a", "{")  # few misspell the first letter
-    rows = store.rows(sql.NEAR.format(parts=" OR ".join(["instr(term, ?)"] * len(inner))), (begin, end, *inner))
+    # few misspell the first letter
+    begin, end = (word[0], chr(ord(word[0]) + 1)) if share >= _ALIKE else ("a", "{")
+    rows = store.rows(
+        sql.NEAR.format(parts=" OR ".join(["instr(term, ?)"] * len(inner))), (begin, end, *inner)
+    )
     alike = [
         (-2 * len(mine & theirs) / (len(mine) + len(theirs)), -n, term)
         for term, n, theirs in ((term, n, _trigrams(term)) for term, n in rows)

@@ -135,7 +135,12 @@ TOUCH = "UPDATE memories SET access_count = access_count + 1, last_accessed = ? 
 CELL = {
     **{
         name: f"coalesce(CAST(json_extract(m.metadata, '$.{key}') AS TEXT), '')"
-        for name, key in (("suite", "suite"), ("task", "problem_id"), ("model", "model"), ("arm", "arm"))
+        for name, key in (
+            ("suite", "suite"),
+            ("task", "problem_id"),
+            ("model", "model"),
+            ("arm", "arm"),
+        )
     },
     "solver": "coalesce(CAST(json_extract(m.metadata, '$.solver') AS TEXT), '')",
     "outcome": (
@@ -150,7 +155,11 @@ CELL = {
 """The columns of `cells`, by which memories are narrowed, each with its origin in a memory."""
 
 OF_MEMORY = {**CELL, "created_at": "m.created_at", "id": "m.id"}
-OF_TRIAL = {**{name: f"c.{name}" for name in CELL}, "created_at": "r.created_at", "id": "r.memory_id"}
+OF_TRIAL = {
+    **{name: f"c.{name}" for name in CELL},
+    "created_at": "r.created_at",
+    "id": "r.memory_id",
+}
 """The columns by which a walk over memories, or over trials, is narrowed."""
 
 _SCORE = "iif(json_type(m.metadata, '$.score') IN ('integer', 'real'), json_extract(m.metadata, '$.score'), NULL)"
@@ -164,11 +173,14 @@ CELL_ID = f"SELECT id FROM cells WHERE thing = ? {' '.join(f'AND {name} = ?' for
 PUT_TRIAL = "INSERT OR REPLACE INTO trials (memory_id, cell, created_at, score) VALUES (?, ?, ?, ?)"
 THING_OF = "SELECT c.thing FROM trials r JOIN cells c ON c.id = r.cell WHERE r.memory_id = ?"
 DROP_TRIAL = "DELETE FROM trials WHERE memory_id = ?"
-DROP_CELLS = "DELETE FROM cells WHERE thing = ? AND NOT EXISTS (SELECT 1 FROM trials WHERE cell = cells.id)"
+DROP_CELLS = (
+    "DELETE FROM cells WHERE thing = ? AND NOT EXISTS (SELECT 1 FROM trials WHERE cell = cells.id)"
+)
 DROP_THING = "DELETE FROM things WHERE id = ?"
 KEEP_VECTOR = (
     "INSERT OR REPLACE INTO vectors SELECT ?, ?, ? "
-    "WHERE EXISTS (SELECT 1 FROM thing_text WHERE rowid = ? AND about = ? AND content = ?)"  # as it was made of
+    # as it was made of
+    "WHERE EXISTS (SELECT 1 FROM thing_text WHERE rowid = ? AND about = ? AND content = ?)"
 )
 DROP_VECTOR = "DELETE FROM vectors WHERE thing = ?"
 _HAVE_NONE = (
@@ -178,7 +190,8 @@ _HAVE_NONE = (
 WITHOUT_VECTOR = f"SELECT t.id, t.name, x.about, x.content {_HAVE_NONE} ORDER BY t.id LIMIT ?"
 HAVE_NO_VECTOR = f"SELECT count(*) {_HAVE_NONE}"
 VECTORS = (
-    "SELECT rowid, vector FROM vectors AS thing_text WHERE model = ? AND length(vector) = ? {narrowed} ORDER BY rowid"
+    "SELECT rowid, vector FROM vectors AS thing_text "
+    "WHERE model = ? AND length(vector) = ? {narrowed} ORDER BY rowid"
 )
 FITTING = "SELECT rowid FROM things AS thing_text WHERE 1 {narrowed}"
 TEXT = "SELECT about, content FROM thing_text WHERE rowid = ?"
@@ -224,7 +237,8 @@ CHECKS = {
 """Queries that count each kind of damage; each gives 0 in a sound store."""
 
 TOTALS = (
-    "SELECT count(*), min(created_at), max(created_at), avg(salience) FROM memories WHERE ?1 IS NULL OR project = ?1"
+    "SELECT count(*), min(created_at), max(created_at), avg(salience) FROM memories "
+    "WHERE ?1 IS NULL OR project = ?1"
 )
 COUNTS = "SELECT {column}, count(*) FROM memories WHERE ?1 IS NULL OR project = ?1 GROUP BY 1 ORDER BY 2 DESC, 1"
 COMMON_TAGS = "SELECT name, n FROM tags ORDER BY n DESC, name LIMIT 20"
@@ -254,13 +268,17 @@ NEAR = (
 HOLDING = "SELECT about, content FROM thing_text WHERE thing_text MATCH ? ORDER BY rowid LIMIT 1"
 LIKENESS = 'CREATE VIRTUAL TABLE thing_text USING fts5 (about, tokenize = "porter unicode61 remove_diacritics 2")'
 LIKE = "INSERT INTO thing_text (rowid, about) VALUES (?, ?)"
-MOST_ALIKE = "SELECT rowid FROM thing_text WHERE thing_text MATCH ? ORDER BY bm25(thing_text), rowid"
+MOST_ALIKE = (
+    "SELECT rowid FROM thing_text WHERE thing_text MATCH ? ORDER BY bm25(thing_text), rowid"
+)
 LAST_THING = "SELECT coalesce(max(id), 0) FROM things"
 MATCHES = (
     "SELECT rowid, bm25(thing_text, 4.0, 1.0) AS relevance FROM thing_text "
     "WHERE thing_text MATCH ? {narrowed} ORDER BY relevance, rowid LIMIT ?"
 )
-NEWEST_MATCHES = "SELECT rowid FROM thing_text WHERE thing_text MATCH ? {narrowed} ORDER BY rowid DESC LIMIT ?"
+NEWEST_MATCHES = (
+    "SELECT rowid FROM thing_text WHERE thing_text MATCH ? {narrowed} ORDER BY rowid DESC LIMIT ?"
+)
 OF_CELLS = "cells c CROSS JOIN trials r ON r.cell = c.id WHERE {of}{filters}"
 OF_TAG = (
     "memory_tags g CROSS JOIN trials r ON r.memory_id = g.memory_id CROSS JOIN cells c ON c.id = r.cell "
@@ -268,7 +286,9 @@ OF_TAG = (
 )
 FITS = "AND EXISTS (SELECT 1 FROM {trials})"
 FITS_BY_TAG = "AND rowid IN (SELECT c.thing FROM {trials})"
-IS_TAGGED = " AND EXISTS (SELECT 1 FROM memory_tags o WHERE o.tag_id = ? AND o.memory_id = r.memory_id)"
+IS_TAGGED = (
+    " AND EXISTS (SELECT 1 FROM memory_tags o WHERE o.tag_id = ? AND o.memory_id = r.memory_id)"
+)
 TRIED = "SELECT c.thing, c.id, c.outcome, count(*), max(r.created_at), max(r.score) FROM {trials} GROUP BY c.id"
 NEWEST_TRIAL = "SELECT max(r.memory_id) FROM {trials} AND r.created_at = ?"
 BEST_TRIAL = "SELECT r.memory_id FROM {trials} AND r.score IS ? ORDER BY r.created_at DESC, r.memory_id DESC LIMIT 1"
@@ -291,7 +311,9 @@ def select(tags: int, filters: str, *, newest_first: bool) -> str:
     conditions = ["1"]
     if tags:
         source = "memory_tags t CROSS JOIN memories m ON m.id = t.memory_id"
-        others = "EXISTS (SELECT 1 FROM memory_tags o WHERE o.tag_id = ? AND o.memory_id = t.memory_id)"
+        others = (
+            "EXISTS (SELECT 1 FROM memory_tags o WHERE o.tag_id = ? AND o.memory_id = t.memory_id)"
+        )
         conditions = ["t.tag_id = ?", *[others] * (tags - 1)]
     order = "t.memory_id" if tags else "m.id"
     direction = "DESC" if newest_first else "ASC"

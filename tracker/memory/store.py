@@ -58,9 +58,17 @@ class Filter:
 
     def conditions(self, columns: Mapping[str, str] = sql.OF_MEMORY) -> tuple[str, list[Any]]:
         """The SQL conditions on columns of these names, beginning with AND, and their parameters. Tags are apart."""
-        project = f"({columns['project']} IN (?, ''))" if self.or_no_project else f"{columns['project']} = ?"
+        project = (
+            f"({columns['project']} IN (?, ''))"
+            if self.or_no_project
+            else f"{columns['project']} = ?"
+        )
         clauses = {
-            **{f"{columns[name]} = ?": getattr(self, name) for name in sql.CELL if name != "project"},
+            **{
+                f"{columns[name]} = ?": getattr(self, name)
+                for name in sql.CELL
+                if name != "project"
+            },
             project: self.project,
             f"{columns['created_at']} >= ?": self.since,
             f"{columns['created_at']} < ?": self.before,
@@ -94,7 +102,9 @@ class Narrowed:
 
     def _trials(self, of: str) -> str:
         tagged = sql.IS_TAGGED * (len(self.tags) - self.by_tag)
-        return (sql.OF_TAG if self.by_tag else sql.OF_CELLS).format(of=of, filters=tagged + self.filters)
+        return (sql.OF_TAG if self.by_tag else sql.OF_CELLS).format(
+            of=of, filters=tagged + self.filters
+        )
 
 
 Progress = Callable[[int, int], None]
@@ -143,9 +153,13 @@ class Store:
         """Stores the memories that are not there yet, by key or else by content; returns their ids."""
         checked = [ready(draft, self._scrubber) for draft in drafts]
         with self._writing() as writer:
-            return [id for draft in checked if not writer.knows(draft) for id in (writer.put(draft),)]
+            return [
+                id for draft in checked if not writer.knows(draft) for id in (writer.put(draft),)
+            ]
 
-    def select(self, wanted: Filter, *, limit: int | None = None, newest_first: bool = False) -> list[Memory]:
+    def select(
+        self, wanted: Filter, *, limit: int | None = None, newest_first: bool = False
+    ) -> list[Memory]:
         """The memories that match, in the order in which they were stored."""
         with self.snapshot():
             found = self._indexed(wanted, limit, newest_first)
@@ -158,8 +172,11 @@ class Store:
         """The memories that match among the newest few, which the indexes don't cover yet."""
         conditions, values = wanted.conditions()
         written = [orjson.dumps(tag).decode() for tag in wanted.tags]
-        conditions += " AND instr(m.tags, ?)" * len(written)  # most are left out by this, the others looked at
-        newest = map(as_memory, self.rows(sql.UNINDEXED.format(filters=conditions), [*values, *written]))
+        # most are left out by this, the others looked at
+        conditions += " AND instr(m.tags, ?)" * len(written)
+        newest = map(
+            as_memory, self.rows(sql.UNINDEXED.format(filters=conditions), [*values, *written])
+        )
         return [memory for memory in newest if set(wanted.tags).issubset(memory.tags)]
 
     def get(self, which: int | str) -> Memory | None:
@@ -236,7 +253,9 @@ class Store:
 
     def _rarest_first(self, tags: Sequence[str]) -> list[int] | None:
         """The ids of tags, the rarest first; None if no memory has one of them."""
-        found = [self._connection.execute(sql.TAG, (tag,)).fetchone() for tag in dict.fromkeys(tags)]
+        found = [
+            self._connection.execute(sql.TAG, (tag,)).fetchone() for tag in dict.fromkeys(tags)
+        ]
         if not all(row and row[1] for row in found):
             return None
         return [id for id, _ in sorted(found, key=lambda row: int(row[1]))]
@@ -247,7 +266,10 @@ class Store:
             return []
         conditions, values = wanted.conditions()
         statement = sql.select(len(tags), conditions, newest_first=newest_first)
-        return [as_memory(row) for row in self.rows(statement, [*tags, *values, -1 if limit is None else limit])]
+        return [
+            as_memory(row)
+            for row in self.rows(statement, [*tags, *values, -1 if limit is None else limit])
+        ]
 
     def _take_over(self, progress: Progress | None) -> None:
         """Enters the memories of a store of an older version in the indexes; what fails now is left to others.
@@ -278,13 +300,17 @@ class Store:
                 with writing(self._connection) as writer:
                     work(writer)
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY):
+                if error.sqlite_errorcode & 0xFF not in (
+                    sqlite3.SQLITE_BUSY,
+                    sqlite3.SQLITE_READONLY,
+                ):
                     raise
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._timeout)}")
 
 
-LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
+# memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
+LAG = 256
 AT_ONCE = 20_000  # memories at most that are kept in mind until the indexes are told of them
 RARE = 2000  # memories with a tag at most, for these to be looked through before the things
 BATCH = 1000  # memories of a store of an older version that enter the indexes in one transaction
@@ -313,7 +339,9 @@ class Writer:
         self._execute, self._executemany = connection.execute, connection.executemany
         self._time = now()
         self._mark = self._last_id = self._marked()
-        self._links: defaultdict[str, defaultdict[int, int]] = defaultdict(partial(defaultdict, int))
+        self._links: defaultdict[str, defaultdict[int, int]] = defaultdict(
+            partial(defaultdict, int)
+        )
         """For each tag and memory: 1 if the memory gets the tag, -1 if it loses it."""
         self._changed: set[int] = set()  # things of whose memories one was changed or removed
         self._ids: dict[tuple[Any, ...], int] = {}  # of things and cells, by what they are found by
@@ -441,15 +469,23 @@ class Writer:
 
     def _bring_up_to_date(self, memory: Memory, draft: Draft) -> int:
         newer = replace(
-            draft, created_at=draft.created_at or memory.created_at, updated_at=draft.updated_at or self._time
+            draft,
+            created_at=draft.created_at or memory.created_at,
+            updated_at=draft.updated_at or self._time,
         )
-        if not says_the_same(memory, newer) and newer.updated_at and newer.updated_at >= memory.updated_at:
+        if (
+            not says_the_same(memory, newer)
+            and newer.updated_at
+            and newer.updated_at >= memory.updated_at
+        ):
             self._overwrite(memory, newer)
         return memory.id
 
     def _overwrite(self, memory: Memory, draft: Draft) -> None:
         self._unplace(memory)
-        self._execute(sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id))
+        self._execute(
+            sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id)
+        )
         if memory.id <= self._mark:
             row = self._execute(sql.TO_PLACE, (memory.id,)).fetchone()
             id, trial = self._place(as_memory(row), row)

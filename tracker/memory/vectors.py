@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.float32]
 
-SERVERS: Mapping[str, str] = {"http": "koderz.models.embeddings:Served", "https": "koderz.models.embeddings:Served"}
+SERVERS: Mapping[str, str] = {
+    "http": "koderz.models.embeddings:Served",
+    "https": "koderz.models.embeddings:Served",
+}
 """Who asks a server, by its address: HTTP clients stand above the tracker, and are found by names as sinks are."""
 
 NEAREST = 50  # things that a question may mean
@@ -73,7 +76,9 @@ def embedder_for(named: str | None) -> Embedder | None:
     if named:
         scheme = named.partition("://")[0]
         if scheme not in SERVERS:
-            raise KoderzError(f"embeddings {named}: say none, or an address such as http://127.0.0.1:11434/v1#MODEL")
+            raise KoderzError(
+                f"embeddings {named}: say none, or an address such as http://127.0.0.1:11434/v1#MODEL"
+            )
         served: Embedder = find("embeddings", scheme, SERVERS, "koderz.embeddings")(named)
         return served
     there = find_spec("wordllama")  # which isn't imported: that takes a second
@@ -98,7 +103,9 @@ class StaticModel:
 
         _, tokenizer, table = self._loaded
         rows = np.zeros((len(texts), table.shape[1]), np.float32)
-        for row, found in zip(rows, tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        for row, found in zip(
+            rows, tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True
+        ):
             if found.ids:
                 row[:] = table[found.ids].astype(np.float32).mean(0)
         return rows
@@ -119,9 +126,9 @@ class StaticModel:
             told = orjson.loads(data[8:begin])["embedding.weight"]
             start, end = told["data_offsets"]
             kind = {"F16": "<f2", "F32": "<f4"}[told["dtype"]]
-            table = np.frombuffer(data, kind, (end - start) // np.dtype(kind).itemsize, begin + start).reshape(
-                told["shape"]
-            )
+            table = np.frombuffer(
+                data, kind, (end - start) // np.dtype(kind).itemsize, begin + start
+            ).reshape(told["shape"])
             digest = hashlib.sha256(read)
             digest.update(data)
             return _Loaded(f"l2_supercat_256 {digest.hexdigest()[:16]}", tokenizer, table)
@@ -187,12 +194,15 @@ class Meant:
         found = store.rows(sql.VECTORS.format(narrowed=condition), (self.model, size, *values))
         if self.made:
             fitting = store.rows(sql.FITTING.format(narrowed=condition), values)
-            found = sorted((dict(found) | {id: self.made[id] for (id,) in fitting if id in self.made}).items())
+            found = sorted(
+                (dict(found) | {id: self.made[id] for (id,) in fitting if id in self.made}).items()
+            )
         stored = np.frombuffer(b"".join([vector for _, vector in found]), "<f2")
         with np.errstate(all="ignore"):
             rows = stored.reshape(len(found), len(self.vector)).astype(np.float32)
             is_sound = np.abs(np.einsum("ij,ij->i", rows, rows) - 1) <= _OFF
-            alike = np.where(is_sound, np.round(rows @ self.vector, 4), 0)  # no machine's last digits decide
+            # no machine's last digits decide
+            alike = np.where(is_sound, np.round(rows @ self.vector, 4), 0)
         best = np.argsort(-alike, kind="stable")[:NEAREST]
         return {found[at][0]: float(alike[at]) for at in best if alike[at] > 0}
 
@@ -212,7 +222,9 @@ def _meant(store: Store, embedder: Embedder, question: str) -> Meant:
         told = [gist_of(name, about, content) for _, name, about, content in rows]
         vectors = _normal(embedder.embed(told), len(told), len(vector)).astype("<f2")
         new = {row[0]: vector.tobytes() for row, vector in zip(rows, vectors, strict=True)}
-        store.keep_vectors([(id, model, new[id], id, about, content) for id, _, about, content in rows])
+        store.keep_vectors(
+            [(id, model, new[id], id, about, content) for id, _, about, content in rows]
+        )
         made |= new
         last = rows[-1][0]
     return Meant(model, vector, made)
@@ -230,6 +242,7 @@ def _normal(found: Any, number: int, length: int | None = None) -> Rows:
         raise NoVectors("the model gave no vectors of numbers, one a text")
     if length not in (None, rows.shape[1]):
         raise NoVectors(f"the model gave vectors of {rows.shape[1]} numbers after one of {length}")
-    rows = rows / (np.abs(rows).max(1, keepdims=True) + np.finfo(np.float64).tiny)  # or squares might overflow
+    # or squares might overflow
+    rows = rows / (np.abs(rows).max(1, keepdims=True) + np.finfo(np.float64).tiny)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths, lengths, 1), np.float32)

@@ -24,7 +24,8 @@ class Source:
     plan: Plan
     stories: Stories  # as of the records that are being handed over
     environ: Mapping[str, str]
-    options: Mapping[str, Any] = field(default_factory=dict)  # settings of the sinks, such as mlflow_detail
+    # settings of the sinks, such as mlflow_detail
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SinkDown(KoderzError):
@@ -117,7 +118,9 @@ def check_names(names: Iterable[str]) -> None:
             continue
         others = names_in(GROUP)
         if name not in others:
-            raise KoderzError(f"there is no sink {name!r}; choose from {', '.join((*KNOWN, *sorted(others)))}")
+            raise KoderzError(
+                f"there is no sink {name!r}; choose from {', '.join((*KNOWN, *sorted(others)))}"
+            )
 
 
 @runtime_checkable

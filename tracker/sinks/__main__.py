@@ -28,7 +28,8 @@ from koderz_tracker.sinks.jobs import MOST_TRIES, Queue, QueuedJob
 from koderz_tracker.sinks.process import BEAT, BEAT_EVERY, LOCK, LOG
 from koderz_tracker.sinks.projection import put_down
 
-_NICENESS = 5  # of a busy core this leaves it a quarter: 19 would leave it one part in seventy, and nothing gets done
+# of a busy core this leaves it a quarter: 19 would leave it one part in seventy, and nothing gets done
+_NICENESS = 5
 _LOOK_EVERY = 0.05  # seconds between two looks at the jobs
 _LINGER = 1.5  # seconds after the last job, since the next one is often near
 _TO_LET_GO = 2.0  # seconds that a batch has to become durable when the process is told to end
@@ -49,7 +50,8 @@ def main() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
     threading.Thread(target=_beat, args=[queue.folder / BEAT], daemon=True).start()
-    with contextlib.suppress(OSError, Timeout):  # the folder is gone, or another process does the jobs
+    # the folder is gone, or another process does the jobs
+    with contextlib.suppress(OSError, Timeout):
         while queue.entries() and not stopping.is_set():
             alone = FileLock(queue.folder / LOCK, timeout=TO_LOOK)
             turn = FileLock(queue.folder.parent / LOCK, poll_interval=_LOOK_EVERY)
@@ -99,10 +101,13 @@ class _Worker:
 
     def _begin(self, entries: list[QueuedJob]) -> None:
         under_way = {feeder.entry.key for feeder in self._feeders}
-        waiting = [entry for entry in entries if entry.key not in under_way][: _AT_ONCE - len(under_way)]
+        waiting = [entry for entry in entries if entry.key not in under_way][
+            : _AT_ONCE - len(under_way)
+        ]
         jobs = [(entry, entry.read()) for entry in waiting]
         renewals = [(entry, job) for entry, job in jobs if job and job.renew]
-        if any(job.sink in self._turns for _, job in renewals):  # what is open here is the target as it was
+        # what is open here is the target as it was
+        if any(job.sink in self._turns for _, job in renewals):
             self._has_to_restart = True
             return
         for entry, job in renewals or jobs:
@@ -113,7 +118,9 @@ class _Worker:
                     put_down(self._queue.results / job.run, job.sink, "behind", _DIED)
                 entry.give_up()
             elif begun := entry.counted(+1):
-                feeder = Feeder(begun, job, self._queue.results, self._environ, self._turns[job.sink])
+                feeder = Feeder(
+                    begun, job, self._queue.results, self._environ, self._turns[job.sink]
+                )
                 feeder.start()
                 self._feeders.append(feeder)
 
@@ -123,7 +130,11 @@ class _Worker:
         They come last, so that one that the process dies of takes no other with it.
         """
         leftovers = self._queue.leftovers() if self._fed else ()
-        found = [entry for entry in leftovers if entry.sink in self._fed and entry.key not in self._taken_up]
+        found = [
+            entry
+            for entry in leftovers
+            if entry.sink in self._fed and entry.key not in self._taken_up
+        ]
         for entry in found:
             self._taken_up.add(entry.key)
             entry.take_up()

@@ -15,11 +15,20 @@ from koderz_tracker.runs import is_locked
 from koderz_tracker.scrubber import Scrubber
 from koderz_tracker.sinks import SinkDown, SinkSlow, sink_class
 from koderz_tracker.sinks.jobs import Job, QueuedJob
-from koderz_tracker.sinks.projection import Projection, SinkBusy, SinkFailed, as_down, put_down, start_again
+from koderz_tracker.sinks.projection import (
+    Projection,
+    SinkBusy,
+    SinkFailed,
+    as_down,
+    put_down,
+    start_again,
+)
 
-HUNG = "no progress for"  # how the reason begins why a sink is given up that neither goes on nor fails
+# how the reason begins why a sink is given up that neither goes on nor fails
+HUNG = "no progress for"
 TO_OPEN = 3  # patiences that a sink has for its first batch: importing a library is no progress yet
-_AT_WORK = 10  # times as long it may take where its thread uses the processor: then it is slow, and doesn't hang
+# times as long it may take where its thread uses the processor: then it is slow, and doesn't hang
+_AT_WORK = 10
 _PULSE = 0.02  # seconds of the processor that are a sign of life
 _LOOK_EVERY = 0.25  # seconds between two looks at a journal that may grow
 _LONGEST_PAUSE = 2.0  # seconds before a sink that is down is tried again
@@ -59,12 +68,22 @@ class Feeder(threading.Thread):
     """Copies a run into a sink, and keeps the sink up to date for as long as the run goes on."""
 
     def __init__(
-        self, entry: QueuedJob, job: Job, results: Path, environ: Mapping[str, str], turn: threading.Lock
+        self,
+        entry: QueuedJob,
+        job: Job,
+        results: Path,
+        environ: Mapping[str, str],
+        turn: threading.Lock,
     ) -> None:
         super().__init__(name=f"{job.sink} {job.run}", daemon=True)
         self.entry = entry
         self.stopping = threading.Event()
-        self._job, self._results, self._folder, self._environ = job, results, results / job.run, environ
+        self._job, self._results, self._folder, self._environ = (
+            job,
+            results,
+            results / job.run,
+            environ,
+        )
         self._turn = turn
         self._busy_since: float | None = None
         self._moved = time.monotonic()  # when it last made progress
@@ -87,7 +106,9 @@ class Feeder(threading.Thread):
                 self._feed()
                 break
             except (SinkDown, SinkBusy) as error:
-                is_spent = time.monotonic() - self._moved > self._job.patience or not self._job.patient
+                is_spent = (
+                    time.monotonic() - self._moved > self._job.patience or not self._job.patient
+                )
                 if last_try and is_spent:
                     self.give_up(error)
                     return
@@ -129,13 +150,19 @@ class Feeder(threading.Thread):
 
     def _feed(self) -> None:
         """Copies records until none are left or the thread is stopped."""
-        with Projection(self._folder, self._job.sink, self._job.options, self._environ) as projection:
+        with Projection(
+            self._folder, self._job.sink, self._job.options, self._environ
+        ) as projection:
             while not self.stopping.is_set():
                 last_look = self._is_over()
                 with self._busy():
                     if projection.look():
                         projection.take()
-                        self._moved, self.patience, self._pause = time.monotonic(), self._job.patience, _LOOK_EVERY
+                        self._moved, self.patience, self._pause = (
+                            time.monotonic(),
+                            self._job.patience,
+                            _LOOK_EVERY,
+                        )
                         self.has_moved = True
                         continue
                     projection.settle()

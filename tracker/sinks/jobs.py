@@ -38,7 +38,8 @@ class Job:
     run: str  # the name of its folder
     sink: str
     options: Mapping[str, Any] = field(default_factory=dict)  # see Source.options
-    patience: float = 30.0  # seconds without progress after which it is given up, once the run is over
+    # seconds without progress after which it is given up, once the run is over
+    patience: float = 30.0
     patient: bool = True  # try again where the sink is down
     renew: bool = False  # make the sink's target anew first, where it can
 
@@ -49,10 +50,14 @@ def environment_of(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> s
     These are the variables by which sinks find their targets, and those whose values they have to keep out of them;
     `secrets` names such variables beside those that are named so. What is in them may be relative to the folder.
     """
-    names = {name for name in environ if name.upper().startswith(_OF_TARGETS) or is_secret_variable(name)}
+    names = {
+        name for name in environ if name.upper().startswith(_OF_TARGETS) or is_secret_variable(name)
+    }
     values = sorted((name, environ[name]) for name in names.union(secrets) if name in environ)
     folder = os.getcwd() if any(name.upper().startswith(_OF_TARGETS) for name, _ in values) else ""  # noqa: PTH109
-    return hashlib.pbkdf2_hmac("sha256", orjson.dumps([folder, *values]), b"koderz", _ROUNDS).hex()[:16]
+    return hashlib.pbkdf2_hmac("sha256", orjson.dumps([folder, *values]), b"koderz", _ROUNDS).hex()[
+        :16
+    ]
 
 
 class QueuedJob(NamedTuple):
@@ -111,7 +116,9 @@ class Queue:
     """The jobs of a results folder that processes with the same variables can do."""
 
     def __init__(self, results: Path, environment: str) -> None:
-        refuse_links([results / FOLDER, *(results / FOLDER / link for link in links_in(results / FOLDER))])
+        refuse_links(
+            [results / FOLDER, *(results / FOLDER / link for link in links_in(results / FOLDER))]
+        )
         self.results = results
         self.folder = results / FOLDER / environment
 
@@ -148,7 +155,11 @@ class Queue:
 
     def of_run(self, run: str) -> dict[str, QueuedJob]:
         """The jobs of a run, by sink."""
-        return {entry.key.removeprefix(f"{run}."): entry for entry in self.entries() if entry.key.startswith(f"{run}.")}
+        return {
+            entry.key.removeprefix(f"{run}."): entry
+            for entry in self.entries()
+            if entry.key.startswith(f"{run}.")
+        }
 
 
 _decoder = msgspec.json.Decoder(Job)

@@ -66,8 +66,11 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
 
 
 def _figures(arm: ArmResults) -> Mapping[str, Any]:
-    found = {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(arm.more)
-    for name in ("unread", "success_rate_bounds"):  # where the suite reads no answers, and where nothing is missing
+    found = {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(
+        arm.more
+    )
+    # where the suite reads no answers, and where nothing is missing
+    for name in ("unread", "success_rate_bounds"):
         if found[name] is None:
             del found[name]
     return found
@@ -84,7 +87,9 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
         stated: dict[str, Any] = {"baseline": value.baseline} if value.baseline else {}
         stated |= {} if value.simulated is None else {"simulated": value.simulated}
         yield from _object({"results": value.results, "summary": _figures(value)} | stated, margin)
-    elif isinstance(value, Mapping) and any(isinstance(each, ArmResults) for each in value.values()):
+    elif isinstance(value, Mapping) and any(
+        isinstance(each, ArmResults) for each in value.values()
+    ):
         yield from _object(value, margin)
     else:
         yield _indented(value, margin)
@@ -99,14 +104,25 @@ def _object(values: Mapping[str, Any], margin: bytes) -> Iterator[bytes]:
 
 
 def _indented(value: Any, margin: bytes) -> bytes:
-    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n" + margin)
+    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2).replace(
+        b"\n", b"\n" + margin
+    )
 
 
 def _fields(struct: Struct) -> dict[str, Any]:
     fields = asdict(struct)
     if not isinstance(struct, Result):
         return fields
-    for name in ("cluster", "roles", "resources", "truncated", "reused_calls", "saved_cost", "reused", "untold"):
+    for name in (
+        "cluster",
+        "roles",
+        "resources",
+        "truncated",
+        "reused_calls",
+        "saved_cost",
+        "reused",
+        "untold",
+    ):
         if not fields[name]:
             del fields[name]
     if fields[ANSWER] is UNSET:

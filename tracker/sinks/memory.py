@@ -39,7 +39,11 @@ class MemorySink(Sink):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         # what tells the memories of one project from another's
-        self._project = source.environ.get("KODERZ_PROJECT") or source.folder.parent.resolve().parent.name or "koderz"
+        self._project = (
+            source.environ.get("KODERZ_PROJECT")
+            or source.folder.parent.resolve().parent.name
+            or "koderz"
+        )
         path, scrubber = store_path(source.folder.parent, source.environ), Scrubber(source.environ)
         with _border():
             self._store = Store(path, scrubber=scrubber, timeout=_PATIENCE)
@@ -65,7 +69,11 @@ class MemorySink(Sink):
 
     def _drafts(self, records: Sequence[Record]) -> Iterator[Draft]:
         plan = self.source.plan
-        outcomes = {record.experiment_id: record for record in records if isinstance(record, Experiment | Fault)}
+        outcomes = {
+            record.experiment_id: record
+            for record in records
+            if isinstance(record, Experiment | Fault)
+        }
         for outcome in outcomes.values():
             yield self._experiment_memory(outcome)
         finished = [record for record in records if isinstance(record, Finished)]
@@ -73,7 +81,8 @@ class MemorySink(Sink):
             return
         with _border():
             summary = summarize(self.source.folder)
-        if completes(plan):  # by experiments that may have ended later than the one that they complete
+        # by experiments that may have ended later than the one that they complete
+        if completes(plan):
             yield from self._completed_memories(summary)
         if plan.run_id is not None:
             yield self._run_memory(plan, finished[-1], summary)
@@ -99,7 +108,11 @@ class MemorySink(Sink):
 
     def _completed_memories(self, summary: Summary) -> Iterator[Draft]:
         for result in summary.results:
-            ends = [line for line in self.source.stories.of(result.experiment_id) if isinstance(line, Experiment)]
+            ends = [
+                line
+                for line in self.source.stories.of(result.experiment_id)
+                if isinstance(line, Experiment)
+            ]
             whole = {"success": result.success, "score": result.score, "metrics": result.metrics}
             yield from (self._experiment_memory(replace(end, **whole)) for end in ends[-1:])
 
@@ -120,7 +133,9 @@ class MemorySink(Sink):
                 "model": ", ".join(models),
                 "status": summary.status,
                 "planned": plan.planned,
-                "success_rates": {name: arm.summary.success_rate for name, arm in summary.arms.items()},
+                "success_rates": {
+                    name: arm.summary.success_rate for name, arm in summary.arms.items()
+                },
                 "cost": summary.paid["total"],
                 "simulated": plan.simulated,
             },
@@ -139,7 +154,9 @@ def _border() -> Iterator[None]:
         raise SinkDown(str(error)) from error
 
 
-def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt]) -> dict[str, Any]:
+def _metadata(
+    plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt]
+) -> dict[str, Any]:
     common = {
         "benchmark_run_id": plan.run_id,
         "experiment_id": outcome.experiment_id,
@@ -170,25 +187,36 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "score": outcome.score,
         **({"metrics": outcome.metrics} if outcome.metrics else {}),
         **({"saved_cost": outcome.saved_cost, "reused": outcome.reused} if outcome.reused else {}),
-        **({"lesson_cause": outcome.lesson_cause, "lesson": outcome.lesson} if outcome.lesson else {}),
+        **(
+            {"lesson_cause": outcome.lesson_cause, "lesson": outcome.lesson}
+            if outcome.lesson
+            else {}
+        ),
     }
 
 
 _IMPORTED = re.compile(
-    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)|import[ \t]+([\w.]+))", re.MULTILINE
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)|import[ \t]+([\w.]+))",
+    re.MULTILINE,
 )
 
 
 def _concepts(plan: Plan, task: str, attempts: Sequence[Attempt]) -> Iterator[str]:
     """Concepts of a task besides its statement: its groups, and functions that its passing program uses of modules."""
     if task in plan.tasks:
-        yield from filter(None, (str(values[plan.tasks.index(task)]) for values in plan.groups.values()))
-    program = next((str(attempt.program) for attempt in attempts if attempt.passed and attempt.program), "")
+        yield from filter(
+            None, (str(values[plan.tasks.index(task)]) for values in plan.groups.values())
+        )
+    program = next(
+        (str(attempt.program) for attempt in attempts if attempt.passed and attempt.program), ""
+    )
     used: dict[str, None] = {}
     for origin, names, module in _IMPORTED.findall(program):
         used |= dict.fromkeys(f"{origin}.{name.strip()}" for name in names.split(",") if origin)
         used |= dict.fromkeys(re.findall(rf"\b{re.escape(module)}\.\w+", program) if module else ())
-    yield from [name for name in used if not name.startswith(("typing.", "__future__."))][:_CONCEPTS]
+    yield from [name for name in used if not name.startswith(("typing.", "__future__."))][
+        :_CONCEPTS
+    ]
 
 
 def _text_of(
@@ -208,7 +236,9 @@ def _text_of(
     yield from filter(None, from_parts(plan, lambda part: [part.excerpt(story)]))
     if isinstance(outcome, Experiment) and outcome.metrics:
         figures = {"score": outcome.score, **outcome.metrics}
-        yield "; ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None)
+        yield "; ".join(
+            f"{name} {value:.4g}" for name, value in figures.items() if value is not None
+        )
     yield f"Cost ${outcome.cost:.4f}; {f'run {plan.run_id}' if plan.run_id else 'a single experiment'}"
 
 

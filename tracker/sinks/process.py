@@ -49,7 +49,9 @@ class SinkProcess:
     number of these stand for the same one.
     """
 
-    def __init__(self, results: Path, environ: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, results: Path, environ: Mapping[str, str], secrets: Iterable[str] = ()
+    ) -> None:
         self._environ = environ
         self.queue = Queue(results, environment_of(environ, secrets))
         self._pid = self._code = 0  # where it is this one's child, and how that ended
@@ -60,10 +62,17 @@ class SinkProcess:
             return
         path = os.pathsep.join(filter(None, [str(_ROOT), self._environ.get("PYTHONPATH")]))
         interpreter = [sys.executable, "-P", "-W", "ignore", "-m"]
-        command = [*interpreter, "koderz_tracker.sinks", str(self.queue.results.absolute()), self.queue.folder.name]
+        command = [
+            *interpreter,
+            "koderz_tracker.sinks",
+            str(self.queue.results.absolute()),
+            self.queue.folder.name,
+        ]
         nowhere = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in (0, 1, 2)]
         environ = {**self._environ, "PYTHONPATH": path}
-        self._pid = os.posix_spawn(sys.executable, command, environ, file_actions=nowhere, setsid=True)
+        self._pid = os.posix_spawn(
+            sys.executable, command, environ, file_actions=nowhere, setsid=True
+        )
         self._code = 0
 
     def is_alive(self) -> bool:
@@ -117,16 +126,23 @@ class Submission:
         """Restarts the process if it has died, checked now and then; returns a notice the first time."""
         if not self._is_time_to_look() or self._process.is_alive() or not self.left():
             return ""
-        reason = "" if self._is_death_told else f"the process that feeds the sinks ended{self._process.ending}"
+        reason = (
+            ""
+            if self._is_death_told
+            else f"the process that feeds the sinks ended{self._process.ending}"
+        )
         self._is_death_told = True
         self._process.start()
         return reason and f"{reason}; another one goes on"
 
     def left(self) -> set[str]:
         """The sinks that are not up to date and whose jobs are not done."""
-        found = self._process.queue.of_run(self._folder.name).keys()  # first: once a job is gone, its standing is final
+        # first: once a job is gone, its standing is final
+        found = self._process.queue.of_run(self._folder.name).keys()
         standings = standing_of(self._folder)
-        return {name for name in self.sinks if name in found and not self._is_level(standings, name)}
+        return {
+            name for name in self.sinks if name in found and not self._is_level(standings, name)
+        }
 
     def leave(self) -> bool:
         """Leaves the remaining jobs to the process; returns whether there are any."""
@@ -150,7 +166,11 @@ class Submission:
     def notes(self) -> dict[str, str]:
         """The notes of sinks that are up to date on what they refuse for good, by sink."""
         found = standing_of(self._folder)
-        return {name: found[name].reason for name in self.sinks if self._is_level(found, name) and found[name].reason}
+        return {
+            name: found[name].reason
+            for name in self.sinks
+            if self._is_level(found, name) and found[name].reason
+        }
 
     def wait_for(self, sinks: Iterable[str], seconds: float) -> dict[str, str]:
         """Waits at most so many seconds for these sinks; returns those that were given up, as `wait` does."""
@@ -166,13 +186,20 @@ class Submission:
 
     def _given_up(self, sinks: Iterable[str]) -> dict[str, str]:
         standings = standing_of(self._folder)
-        behind = {name: standings.get(name) for name in sinks if not self._is_level(standings, name)}
-        return {name: (found and found.reason) or "it didn't come to an end" for name, found in behind.items()}
+        behind = {
+            name: standings.get(name) for name in sinks if not self._is_level(standings, name)
+        }
+        return {
+            name: (found and found.reason) or "it didn't come to an end"
+            for name, found in behind.items()
+        }
 
     def _wait(self, watch: Watch, sinks: Collection[str], until: float) -> dict[str, str]:
         """Waits for these sinks; returns those that are given up before the process has fed them, with the reason."""
         total = sum(1 for _ in load_index(self._folder / NAME).columns("offset"))
-        to_begin = time.monotonic() + max(_TO_BEGIN, *(TO_OPEN * job.patience for job in self._jobs.values()))
+        to_begin = time.monotonic() + max(
+            _TO_BEGIN, *(TO_OPEN * job.patience for job in self._jobs.values())
+        )
         begun, starts = time.time(), 0
         while (left := self.left().intersection(sinks)) and time.monotonic() < until:
             watch(self._statuses(left, total))
@@ -181,13 +208,17 @@ class Submission:
                 continue
             if not self._process.is_alive():
                 if starts == MOST_TRIES:
-                    return dict.fromkeys(left, f"the process that feeds it ended{self._process.ending}")
+                    return dict.fromkeys(
+                        left, f"the process that feeds it ended{self._process.ending}"
+                    )
                 starts += 1
                 self._process.start()
             elif not self._process.beats_since(begun):
                 return dict.fromkeys(left, "the process that feeds it is stopped")
             elif time.monotonic() > to_begin and self._has_to_wait():
-                return dict.fromkeys(left, "another koderz process feeds sinks of this folder, and this one waits")
+                return dict.fromkeys(
+                    left, "another koderz process feeds sinks of this folder, and this one waits"
+                )
         if not left:
             watch(self._statuses(left, total))
         return {}
@@ -207,7 +238,11 @@ class Submission:
     def _statuses(self, left: Collection[str], total: int) -> dict[str, Status]:
         standings = standing_of(self._folder)
         return {
-            name: _status(standings.get(name), total, is_done=name not in left and self._is_level(standings, name))
+            name: _status(
+                standings.get(name),
+                total,
+                is_done=name not in left and self._is_level(standings, name),
+            )
             for name in self.sinks
         }
 
@@ -232,7 +267,9 @@ def describe_sinks(folder: Path) -> dict[str, str]:
     for name, standing in standing_of(folder).items():
         words[name] = str(standing)
         if standing.state in ("behind", "down"):
-            words[name] = f"{standing}, {standing.progress(folder)}% there{', in progress' if name in now else ''}"
+            words[name] = (
+                f"{standing}, {standing.progress(folder)}% there{', in progress' if name in now else ''}"
+            )
     return words
 
 

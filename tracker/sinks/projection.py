@@ -37,7 +37,9 @@ class SinkFailed(SinkDown):
 class Projection:
     """Locks a run for a sink and feeds it the missing records. A context manager; raises Held if the lock is taken."""
 
-    def __init__(self, folder: Path, name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, options: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> None:
         self.folder, self.name = folder, name
         self._given, self._environ = options, environ
         self._size = _SMALLEST
@@ -115,7 +117,9 @@ class Projection:
             ends = (number for number, span in enumerate(spans, 1) if sum(span) == before.bytes)
             at = next(ends, 0)
         self._left = deque(spans[at:])
-        self._standing = replace(before, bytes=before.bytes if at else 0, records=at, options=options)
+        self._standing = replace(
+            before, bytes=before.bytes if at else 0, records=at, options=options
+        )
 
     def _source(self) -> Source:
         options = {**self._given, **self._standing.options}
@@ -157,18 +161,28 @@ def start_again(folder: Path, name: str, patience: float = 0.0) -> None:
 
 def is_level(standing: Standing | None, name: str, options: Mapping[str, Any]) -> bool:
     """Whether the target has the whole run, made with these options."""
-    return standing is not None and standing.state == "up to date" and not is_outdated(standing, name, options)
+    return (
+        standing is not None
+        and standing.state == "up to date"
+        and not is_outdated(standing, name, options)
+    )
 
 
 def is_outdated(standing: Standing, name: str, options: Mapping[str, Any]) -> bool:
     """Whether the target was made with options other than these."""
     own = _own(name, options)
-    return standing.bytes > 0 and any(standing.options.get(key) != value for key, value in own.items())
+    return standing.bytes > 0 and any(
+        standing.options.get(key) != value for key, value in own.items()
+    )
 
 
 def _own(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The given options that belong to a sink."""
-    return {key: value for key, value in options.items() if key.startswith(f"{name}_") and value is not None}
+    return {
+        key: value
+        for key, value in options.items()
+        if key.startswith(f"{name}_") and value is not None
+    }
 
 
 @contextmanager

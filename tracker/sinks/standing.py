@@ -71,7 +71,9 @@ def standing_of(folder: Path | str) -> Mapping[str, Standing]:
     }
 
 
-def record_standings(folder: Path, change: Callable[[Mapping[str, Standing]], Mapping[str, Standing]]) -> None:
+def record_standings(
+    folder: Path, change: Callable[[Mapping[str, Standing]], Mapping[str, Standing]]
+) -> None:
     """Replaces the recorded states with those that `change` returns for the present ones.
 
     Safe from several processes and threads at once. Raises StorageError where the disk refuses.

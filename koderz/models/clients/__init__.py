@@ -29,7 +29,11 @@ PATHS: Mapping[str, str] = {
 }
 """The path of each wire format's endpoint."""
 
-_ALIAS = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "stop_sequences": "stop"}
+_ALIAS = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequences": "stop",
+}
 _CONVERSATION = {"chat": "messages", "responses": "input", "messages": "messages"}
 _NONE: Mapping[str, str] = MappingProxyType({})
 _HEADERS = ("anthropic-beta", "openai-beta")
@@ -82,12 +86,24 @@ def packed(wire: str, body: Mapping[str, Any], headers: Mapping[str, str] = _NON
         raise MalformedError(f"{name} has to be a list of at least one object")
     parts = [part for part in _PARTS if isinstance(body.get(part), str | list)]
     fields = {
-        key: value for key, value in body.items() if key not in (name, "model", "stream", "stream_options", *parts)
+        key: value
+        for key, value in body.items()
+        if key not in (name, "model", "stream", "stream_options", *parts)
     }
     known = {key: headers[key] for key in _HEADERS if key in headers}
     return [
-        {"role": REQUEST, "content": None, "wire": wire, "fields": fields, "parts": parts, "headers": known},
-        *({"role": "tools" if part == "tools" else "system", "content": body[part]} for part in parts),
+        {
+            "role": REQUEST,
+            "content": None,
+            "wire": wire,
+            "fields": fields,
+            "parts": parts,
+            "headers": known,
+        },
+        *(
+            {"role": "tools" if part == "tools" else "system", "content": body[part]}
+            for part in parts
+        ),
         *(each if _is_message(each) else {"role": ITEM, "content": [each]} for each in said),
     ]
 
@@ -108,8 +124,12 @@ def unpacked(messages: Sequence[Message]) -> dict[str, Any]:
     """The client's request from packed messages, without model and stream."""
     first, *others = messages
     count = len(first["parts"])
-    parts = {part: message["content"] for part, message in zip(first["parts"], others, strict=False)}
-    said = [message["content"][0] if message["role"] == ITEM else message for message in others[count:]]
+    parts = {
+        part: message["content"] for part, message in zip(first["parts"], others, strict=False)
+    }
+    said = [
+        message["content"][0] if message["role"] == ITEM else message for message in others[count:]
+    ]
     return {**first["fields"], **parts, _CONVERSATION[first["wire"]]: said}
 
 
@@ -120,21 +140,28 @@ def translated(messages: Sequence[Message]) -> Translated:
 
 def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling parameters of a request; None for those left to the server."""
-    found: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "seed", "max_tokens"), None) | {"stop": ()}
+    found: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "seed", "max_tokens"), None) | {
+        "stop": ()
+    }
     for name, value in body.items():
         known = _ALIAS.get(name, name)
         if known == "stop" and isinstance(value, str | list):
             found[known] = (value,) if isinstance(value, str) else tuple(value)
         elif known in found and isinstance(value, int | float) and not isinstance(value, bool):
-            found[known] = None if known == "max_tokens" and value < 1 else value  # which a cost is reckoned by
+            # which a cost is reckoned by
+            found[known] = None if known == "max_tokens" and value < 1 else value
     return found
 
 
-def refuse(body: Mapping[str, Any], wire: str, impossible: Mapping[str, Callable[[Any], bool]]) -> None:
+def refuse(
+    body: Mapping[str, Any], wire: str, impossible: Mapping[str, Callable[[Any], bool]]
+) -> None:
     """Raises MalformedError for a field that the request uses and that no translation has a place for."""
     for name, is_harmless in impossible.items():
         if body.get(name) is not None and not is_harmless(body[name]):
-            raise MalformedError(f"{name}: the model doesn't speak the wire /{wire}, and this can't be translated")
+            raise MalformedError(
+                f"{name}: the model doesn't speak the wire /{wire}, and this can't be translated"
+            )
 
 
 def no_place(what: object) -> MalformedError:
@@ -146,7 +173,13 @@ def offer(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Message]:
     """The message that offers tools. `choice` is as in chat completions; None for the default."""
     if not tools:
         return []
-    return [{"role": "tools", "content": [*tools], **({} if choice in (None, "auto") else {"choice": choice})}]
+    return [
+        {
+            "role": "tools",
+            "content": [*tools],
+            **({} if choice in (None, "auto") else {"choice": choice}),
+        }
+    ]
 
 
 def event(data: Mapping[str, Any], *, name: bool = True) -> bytes:

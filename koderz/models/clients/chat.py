@@ -23,8 +23,15 @@ _TAKEN = {
     *("messages", "tools", "tool_choice", "temperature", "top_p", "seed", "stop", "max_tokens"),
     *("max_completion_tokens", "parallel_tool_calls", *_IMPOSSIBLE),
 }
-_OF_MESSAGES = ("tool_calls", "tool_call_id", "reasoning_content")  # what clients add is for themselves
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+# what clients add is for themselves
+_OF_MESSAGES = ("tool_calls", "tool_call_id", "reasoning_content")
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 _FINISHES = {"length": "length", "refusal": "content_filter"}
 
 
@@ -32,8 +39,14 @@ def translated(body: Mapping[str, Any]) -> Translated:
     """See `Client`."""
     refuse(body, "chat/completions", _IMPOSSIBLE)
     tools = body.get("tools") or ()
-    functions = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "function"]
-    dropped = [f"tool {tool.get('type')}" for tool in tools if tool not in functions and isinstance(tool, dict)]
+    functions = [
+        tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "function"
+    ]
+    dropped = [
+        f"tool {tool.get('type')}"
+        for tool in tools
+        if tool not in functions and isinstance(tool, dict)
+    ]
     dropped += [name for name in body if name not in _TAKEN]
     messages = []
     for message in body["messages"]:
@@ -43,19 +56,28 @@ def translated(body: Mapping[str, Any]) -> Translated:
             if not isinstance(part, dict) or part.get("type") not in ("text", "image_url"):
                 raise no_place(part)
         kept = {name: message[name] for name in _OF_MESSAGES if message.get(name)}
-        messages.append({"role": _ROLES[message["role"]], "content": message.get("content"), **kept})
+        messages.append(
+            {"role": _ROLES[message["role"]], "content": message.get("content"), **kept}
+        )
     return Translated([*offer(functions, body.get("tool_choice")), *messages], tuple(dropped))
 
 
 def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
     """See `Client`."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or (None if reply.tool_calls else "")}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": reply.text or (None if reply.tool_calls else ""),
+    }
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
         message["tool_calls"] = [*reply.tool_calls]
     finish = "tool_calls" if reply.tool_calls else _FINISHES.get(reply.finish_reason, "stop")
-    usage = {"prompt_tokens": reply.tokens_in, "completion_tokens": reply.tokens_out, "total_tokens": reply.tokens}
+    usage = {
+        "prompt_tokens": reply.tokens_in,
+        "completion_tokens": reply.tokens_out,
+        "total_tokens": reply.tokens,
+    }
     return {
         "id": f"chatcmpl-{reply.call}",
         "object": "chat.completion",
@@ -75,7 +97,10 @@ def events(answer: Mapping[str, Any]) -> Iterator[bytes]:
         if calls := delta.get("tool_calls"):
             delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
         index = choice.get("index", 0)
-        yield event({**head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]}, name=False)
+        yield event(
+            {**head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]},
+            name=False,
+        )
         last = [{"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}]
         yield event({**head, "choices": last, "usage": answer.get("usage")}, name=False)
     yield b"data: [DONE]\n\n"

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from koderz.types import Message, Reply
 
 _TAKEN = {
-    *("messages", "system", "tools", "tool_choice", "temperature", "top_p", "stop_sequences", "max_tokens"),
+    *(
+        "messages",
+        "system",
+        "tools",
+        "tool_choice",
+        "temperature",
+        "top_p",
+        "stop_sequences",
+        "max_tokens",
+    ),
     *("metadata",),
 }
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -27,10 +36,15 @@ def translated(body: Mapping[str, Any]) -> Translated:
         if isinstance(tool, dict) and isinstance(tool.get("input_schema"), dict):
             function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
             tools.append(
-                {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
+                {
+                    "type": "function",
+                    "function": function | {k: tool[k] for k in ("description",) if k in tool},
+                }
             )
         else:
-            dropped.append(f"tool {tool.get('name') or tool.get('type')}" if isinstance(tool, dict) else "tool")
+            dropped.append(
+                f"tool {tool.get('name') or tool.get('type')}" if isinstance(tool, dict) else "tool"
+            )
     dropped += [name for name in body if name not in _TAKEN]
     choice = body.get("tool_choice") or {}
     chosen: Any = _CHOICES.get(choice.get("type", "auto"))
@@ -59,7 +73,12 @@ def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
     for call in reply.tool_calls:
         function = call["function"]
         content.append(
-            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _read(function["arguments"])}
+            {
+                "type": "tool_use",
+                "id": call["id"],
+                "name": function["name"],
+                "input": _read(function["arguments"]),
+            }
         )
     return {
         "id": f"msg_{reply.call}",
@@ -67,7 +86,9 @@ def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
         "role": "assistant",
         "model": str(body.get("model", "")),
         "content": content,
-        "stop_reason": "tool_use" if reply.tool_calls else _STOPS.get(reply.finish_reason, "end_turn"),
+        "stop_reason": "tool_use"
+        if reply.tool_calls
+        else _STOPS.get(reply.finish_reason, "end_turn"),
         "stop_sequence": None,
         "usage": {"input_tokens": reply.tokens_in, "output_tokens": reply.tokens_out},
     }
@@ -97,7 +118,12 @@ def events(answer: Mapping[str, Any]) -> Iterator[bytes]:
 
 def error(status: int, message: str) -> dict[str, Any]:
     """See `Client`."""
-    kind = {401: "authentication_error", 402: "billing_error", 404: "not_found_error", 413: "request_too_large"}
+    kind = {
+        401: "authentication_error",
+        402: "billing_error",
+        404: "not_found_error",
+        413: "request_too_large",
+    }
     return {
         "type": "error",
         "error": {
@@ -119,7 +145,10 @@ def _of_assistant(blocks: Sequence[Any]) -> Message:
         if kind == "thinking":
             thought.append(str(block.get("thinking", "")))
         elif kind == "tool_use":
-            function = {"name": block.get("name"), "arguments": orjson.dumps(block.get("input") or {}).decode()}
+            function = {
+                "name": block.get("name"),
+                "arguments": orjson.dumps(block.get("input") or {}).decode(),
+            }
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind != "redacted_thinking":
             said.append(block)
@@ -140,7 +169,9 @@ def _of_user(role: str, blocks: Sequence[Any]) -> list[Message]:
             others.append(block)
             continue
         inner = _blocks(block.get("content"))
-        pictures = [each for each in inner if isinstance(each, dict) and each.get("type") == "image"]
+        pictures = [
+            each for each in inner if isinstance(each, dict) and each.get("type") == "image"
+        ]
         told = _plain([each for each in inner if each not in pictures])
         text = f"Error: {told}" if block.get("is_error") and isinstance(told, str) else told
         results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
@@ -176,7 +207,11 @@ def _pieces(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
         return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
     if kind == "thinking":
         deltas = [{"type": "thinking_delta", "thinking": block.get("thinking", "")}]
-        deltas += [{"type": "signature_delta", "signature": block["signature"]}] if block.get("signature") else []
+        deltas += (
+            [{"type": "signature_delta", "signature": block["signature"]}]
+            if block.get("signature")
+            else []
+        )
         return {**block, "thinking": "", "signature": ""}, deltas
     return dict(block), []
 

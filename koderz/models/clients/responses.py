@@ -19,10 +19,22 @@ _IMPOSSIBLE = {
     "conversation": lambda _: False,
     "background": lambda wanted: wanted is False,
     "prompt": lambda _: False,
-    "text": lambda how: isinstance(how, dict) and (how.get("format") or {}).get("type", "text") == "text",
+    "text": lambda how: (
+        isinstance(how, dict) and (how.get("format") or {}).get("type", "text") == "text"
+    ),
 }
 _TAKEN = {
-    *("input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "store", "include"),
+    *(
+        "input",
+        "instructions",
+        "tools",
+        "tool_choice",
+        "temperature",
+        "top_p",
+        "max_output_tokens",
+        "store",
+        "include",
+    ),
     *("parallel_tool_calls", "metadata", "client_metadata", "prompt_cache_key", *_IMPOSSIBLE),
 }
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -32,9 +44,16 @@ _ARGUMENTS = {  # by kind of item: the field that grows, and how its events are 
     "function_call": ("arguments", "function_call_arguments"),
     "custom_tool_call": ("input", "custom_tool_call_input"),
 }
-_PARTS: Mapping[Any, tuple[str, str, str, str, dict[str, Any]]] = {  # likewise, of items that have parts
+# likewise, of items that have parts
+_PARTS: Mapping[Any, tuple[str, str, str, str, dict[str, Any]]] = {
     "message": ("content", "content_index", "content_part", "output_text", {"logprobs": []}),
-    "reasoning": ("summary", "summary_index", "reasoning_summary_part", "reasoning_summary_text", {}),
+    "reasoning": (
+        "summary",
+        "summary_index",
+        "reasoning_summary_part",
+        "reasoning_summary_text",
+        {},
+    ),
 }
 _ENDS = {"length": "max_output_tokens", "refusal": "content_filter"}
 
@@ -47,9 +66,15 @@ def translated(body: Mapping[str, Any]) -> Translated:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind in ("function", "custom"):
             parameters = tool.get("parameters") if tool["type"] == "function" else _FREE_TEXT
-            function = {"name": tool.get("name"), "parameters": parameters or {"type": "object", "properties": {}}}
+            function = {
+                "name": tool.get("name"),
+                "parameters": parameters or {"type": "object", "properties": {}},
+            }
             tools.append(
-                {"type": "function", "function": function | {k: tool[k] for k in ("description",) if k in tool}}
+                {
+                    "type": "function",
+                    "function": function | {k: tool[k] for k in ("description",) if k in tool},
+                }
             )
         else:
             dropped.append(f"tool {kind}")
@@ -82,7 +107,9 @@ def answer(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
                 "content": [text],
             }
         )
-    output += [_call(call, reply.call, number, offered) for number, call in enumerate(reply.tool_calls)]
+    output += [
+        _call(call, reply.call, number, offered) for number, call in enumerate(reply.tool_calls)
+    ]
     cut = _ENDS.get(reply.finish_reason)
     return {
         "id": f"resp_{reply.call}",
@@ -121,7 +148,12 @@ def _told_in_order(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         empty, told = _pieces(item)
         yield {"type": "response.output_item.added", "output_index": index, "item": empty}
         for each in told:
-            yield {"item_id": item.get("id"), "output_index": index, **each, "type": f"response.{each['type']}"}
+            yield {
+                "item_id": item.get("id"),
+                "output_index": index,
+                **each,
+                "type": f"response.{each['type']}",
+            }
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     ended = "incomplete" if answer.get("status") == "incomplete" else "completed"
     yield {"type": f"response.{ended}", "response": answer}
@@ -134,7 +166,10 @@ def _pieces(item: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any
         field, name = _ARGUMENTS[kind]
         known = {"name": item.get("name")} if kind == "function_call" else {}
         text = item.get(field, "")
-        told = [{"type": f"{name}.delta", "delta": text}, {"type": f"{name}.done", field: text, **known}]
+        told = [
+            {"type": f"{name}.delta", "delta": text},
+            {"type": f"{name}.done", field: text, **known},
+        ]
         return {**item, field: "", "status": "in_progress"}, told
     if kind not in _PARTS:
         return dict(item), []
@@ -160,10 +195,16 @@ def _flat(body: Mapping[str, Any]) -> Iterator[Any]:
             continue
         for each in tool.get("tools") or ():
             if isinstance(each, dict):
-                yield {**each, "name": f"{tool.get('name')}__{each.get('name')}", "within": tool.get("name")}
+                yield {
+                    **each,
+                    "name": f"{tool.get('name')}__{each.get('name')}",
+                    "within": tool.get("name"),
+                }
 
 
-def _call(call: Mapping[str, Any], of: int, number: int, offered: Mapping[Any, Any]) -> dict[str, Any]:
+def _call(
+    call: Mapping[str, Any], of: int, number: int, offered: Mapping[Any, Any]
+) -> dict[str, Any]:
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     known = {"id": f"fc_{of}_{number}", "call_id": call["id"], "name": name, "status": "completed"}
     tool = offered.get(name, {})
@@ -193,7 +234,11 @@ class _Conversation:
             if kind == "message":
                 self._say(item)
             elif kind == "reasoning":
-                texts = [str(each.get("text", "")) for each in item.get("summary") or () if isinstance(each, dict)]
+                texts = [
+                    str(each.get("text", ""))
+                    for each in item.get("summary") or ()
+                    if isinstance(each, dict)
+                ]
                 if any(texts):
                     self._turn()["reasoning_content"] = "\n\n".join(texts)
             elif kind in ("function_call", "custom_tool_call"):
@@ -225,11 +270,18 @@ class _Conversation:
 
     def _add_call(self, item: Mapping[str, Any]) -> None:
         within = item.get("namespace")
-        text = item.get("arguments") if "arguments" in item else orjson.dumps({"input": item.get("input")}).decode()
+        text = (
+            item.get("arguments")
+            if "arguments" in item
+            else orjson.dumps({"input": item.get("input")}).decode()
+        )
         call = {
             "id": item.get("call_id"),
             "type": "function",
-            "function": {"name": f"{within}__{item.get('name')}" if within else item.get("name"), "arguments": text},
+            "function": {
+                "name": f"{within}__{item.get('name')}" if within else item.get("name"),
+                "arguments": text,
+            },
         }
         self._turn().setdefault("tool_calls", []).append(call)
 
@@ -238,7 +290,9 @@ class _Conversation:
         if isinstance(content, list):
             self._pictures += [part for part in content if part["type"] != "text"]
             content = "\n\n".join(part["text"] for part in content if part["type"] == "text")
-        self._messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        self._messages.append(
+            {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+        )
 
     def _show(self) -> None:
         if self._pictures:
@@ -254,7 +308,9 @@ def _content(content: Any) -> str | list[dict[str, Any]]:
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in _TEXTS:
-            parts.append({"type": "text", "text": str(part.get("text") or part.get("refusal") or "")})
+            parts.append(
+                {"type": "text", "text": str(part.get("text") or part.get("refusal") or "")}
+            )
         elif kind == "input_image" and isinstance(part.get("image_url"), str):
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
         else:

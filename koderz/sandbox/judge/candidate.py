@@ -50,13 +50,14 @@ class Request(NamedTuple):
     program: str
     entry_point: str  # empty for a program that reads stdin and writes stdout
     output_limit: int  # bytes a call may print
-    call_seconds: float  # of CPU that a call may take; 0 for no limit. A program can lift it, but not that of the judge
+    # of CPU that a call may take; 0 for no limit. A program can lift it, but not that of the judge
+    call_seconds: float
     test: str = ""  # only where tests have to run in this process
     token: str = ""  # what these tests return
-    harness: str = ""  # source that defines `load(program, entry_point, file)`, which returns what is called
-    as_process: bool = (
-        False  # the program is run once, from the candidate's stdin to the judge, who reads what it writes
-    )
+    # source that defines `load(program, entry_point, file)`, which returns what is called
+    harness: str = ""
+    # the program is run once, from the candidate's stdin to the judge, who reads what it writes
+    as_process: bool = False
 
 
 def prepare() -> Printed:
@@ -103,7 +104,9 @@ def _hook(channel: Channel) -> Callable[[str, tuple[Any, ...]], None]:
         nonlocal told
         if told or channel.descriptor < 0:
             return
-        asks = (event == "open" and _writes(arguments)) or (event == _SOCKET and arguments[1] != _UNIX)
+        asks = (event == "open" and _writes(arguments)) or (
+            event == _SOCKET and arguments[1] != _UNIX
+        )
         if asks or event in _REFUSED:
             told = True
             channel.send(frame(wire.REFUSED))
@@ -114,7 +117,9 @@ def _hook(channel: Channel) -> Callable[[str, tuple[Any, ...]], None]:
 def _writes(arguments: tuple[Any, ...]) -> bool:
     """Whether a file is opened to be changed, by the arguments of the event `open`: path, mode, flags."""
     flags = arguments[2] if len(arguments) > 2 else 0
-    return isinstance(arguments[0], (str, bytes)) and isinstance(flags, int) and bool(flags & _CHANGES)
+    return (
+        isinstance(arguments[0], (str, bytes)) and isinstance(flags, int) and bool(flags & _CHANGES)
+    )
 
 
 class Channel:
@@ -145,7 +150,9 @@ class Printed(io.RawIOBase):
         self.kept: list[bytes] | None = None
 
     def text(self) -> io.TextIOWrapper:
-        return io.TextIOWrapper(io.BufferedWriter(self), encoding="utf-8", errors="backslashreplace")
+        return io.TextIOWrapper(
+            io.BufferedWriter(self), encoding="utf-8", errors="backslashreplace"
+        )
 
     def writable(self) -> bool:
         return True
@@ -179,7 +186,12 @@ def _report(error: BaseException) -> list[Any]:
         if trace.tb_frame.f_code.co_filename == FILE:
             places.append([trace.tb_lineno, trace.tb_frame.f_code.co_name])
         trace = trace.tb_next
-    return [type(error).__name__, base.__name__, message, places if len(places) <= 8 else places[:3] + places[-5:]]
+    return [
+        type(error).__name__,
+        base.__name__,
+        message,
+        places if len(places) <= 8 else places[:3] + places[-5:],
+    ]
 
 
 def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
@@ -195,7 +207,9 @@ def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     return timed
 
 
-def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
+def _answer(
+    function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> bytes:
     try:
         return frame(wire.VALUE, wire.dumps_result(function(*arguments, **keywords)))
     except wire.NotPlainError as error:
@@ -239,7 +253,9 @@ def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is why it doesn't load
         kind, base, message, places = _report(error)
         if request.harness and not (isinstance(error, SyntaxError) and error.filename == FILE):
-            cause = "no_entry_point" if isinstance(error, LookupError) and not places else "exception"
+            cause = (
+                "no_entry_point" if isinstance(error, LookupError) and not places else "exception"
+            )
         if isinstance(error, SyntaxError):
             message, places = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
         channel.send(frame(wire.UNLOADED, wire.dumps([cause, kind, base, message, places])))

@@ -72,7 +72,9 @@ class Cases(ABC):
             nonlocal latest
             last, latest = latest, self._zygote.used()
             self._tell()
-            return latest - before < self.job.case_timeout and latest - last >= _BUSY * self.job.wall
+            return (
+                latest - before < self.job.case_timeout and latest - last >= _BUSY * self.job.wall
+            )
 
         error = within(self.job.wall, run, goes_on)
         return error, self._zygote.used() - before
@@ -80,7 +82,9 @@ class Cases(ABC):
     def _overdue(self, cpu: float, called: Callable[[], str]) -> JobResult:
         """The finding on a call that took so much CPU, or waited."""
         limit = self.job.case_timeout
-        return of_timeout(self.job._replace(timeout=limit), Ending(0, cpu, overdue=cpu >= limit), called)
+        return of_timeout(
+            self.job._replace(timeout=limit), Ending(0, cpu, overdue=cpu >= limit), called
+        )
 
     def _lost(self, found: JobResult) -> CaseLostError:
         return CaseLostError(found._replace(message=f"test {self.calls}: {found.message}"))
@@ -94,7 +98,16 @@ class Calls(Cases):
         self._connection = zygote.spawn(job.timeout, job.memory_mb << 20)
         self._proxy = Proxy(self._connection, self.__name__)
         self._proxy.greet(
-            (job.program, job.entry_point, job.output_limit, job.case_timeout, "", "", job.harness, False)
+            (
+                job.program,
+                job.entry_point,
+                job.output_limit,
+                job.case_timeout,
+                "",
+                "",
+                job.harness,
+                False,
+            )
         )
 
     def end(self) -> None:
@@ -134,7 +147,9 @@ class Processes(Cases):
         (text,) = arguments
         limit, memory = self.job.case_timeout, self.job.memory_mb << 20
         output = bytearray()
-        with self._zygote.spawn(limit, memory, text.encode("utf-8", "surrogateescape")) as connection:
+        with self._zygote.spawn(
+            limit, memory, text.encode("utf-8", "surrogateescape")
+        ) as connection:
             request = (self.job.program, "", 0, 0.0, "", "", "", True)
             proxy = Proxy(connection, self.__name__)
             proxy.greet(request)
@@ -148,7 +163,9 @@ class Processes(Cases):
         self.cpu += ending.cpu
         return self._finding(bytes(output), error, ending, cpu)
 
-    def _finding(self, output: bytes, error: BaseException | None, ending: Ending, cpu: float) -> str:
+    def _finding(
+        self, output: bytes, error: BaseException | None, ending: Ending, cpu: float
+    ) -> str:
         """The output as text, if the process ended well."""
         called = partial(explain.call, self)
         text, _, report = output.partition(wire.REPORTED)
@@ -159,7 +176,11 @@ class Processes(Cases):
             raise error
         if len(output) > OUTPUT_LIMIT:
             raise self._lost(
-                finding("error", "output", lambda: f"{called()}\n  printed more than {OUTPUT_LIMIT} bytes")
+                finding(
+                    "error",
+                    "output",
+                    lambda: f"{called()}\n  printed more than {OUTPUT_LIMIT} bytes",
+                )
             )
         if ending.overdue:
             raise self._lost(self._overdue(self.job.case_timeout, called))

@@ -39,7 +39,8 @@ def within(
     signal.signal(signal.SIGALRM, ring)
     raised: BaseException | None = None
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)  # again and again, for tests that catch it
+        # again and again, for tests that catch it
+        signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
         run()
     except BaseException as error:  # noqa: BLE001 - whatever ends the tests is their finding
         raised = error

@@ -72,7 +72,9 @@ def shown(value: Any) -> str:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 8
-_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = _SHORT.maxdict = _SHORT.maxdeque = 60
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = _SHORT.maxdict = (
+    _SHORT.maxdeque
+) = 60
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _VALUE_LIMIT
 
 
@@ -80,7 +82,9 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _VALUE_LIMIT else f"{text[: _VALUE_LIMIT - 12]} … {text[-9:]}"
 
 
-def _failing_assert(trace: TracebackType | None, lines: Sequence[str]) -> tuple[ast.Assert, FrameType] | None:
+def _failing_assert(
+    trace: TracebackType | None, lines: Sequence[str]
+) -> tuple[ast.Assert, FrameType] | None:
     """The innermost assert statement of the tests that the exception came through."""
     found = None
     while trace is not None:
@@ -104,7 +108,11 @@ def _parsed(lines: Sequence[str]) -> ast.Assert | None:
 def _expected(statement: ast.Assert, frame: FrameType, proxy: Asked) -> str | None:
     """The side of an `==` that the candidate has no part in; or a helper's argument of that name."""
     test = statement.test
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.Is)) and len(test.ops) == 1:
+    if (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], (ast.Eq, ast.Is))
+        and len(test.ops) == 1
+    ):
         for side, other in ((test.comparators[0], test.left), (test.left, test.comparators[0])):
             if _mentions(other, frame, proxy) and not _mentions(side, frame, proxy):
                 return _evaluated(side, frame)

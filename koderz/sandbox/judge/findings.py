@@ -31,9 +31,13 @@ def of_loss(job: Job, lost: LostCandidate, ending: Ending, call: Callable[[], st
         case wire.UNLOADED:
             return _unloaded(job, lost.payload)
         case wire.PRINTED:
-            return finding("error", "output", lambda: f"{call()}\n  printed more than {job.output_limit} bytes")
+            return finding(
+                "error", "output", lambda: f"{call()}\n  printed more than {job.output_limit} bytes"
+            )
         case kind if kind == TOO_LARGE:
-            return finding("error", "output", lambda: f"{call()}\n  returned more than can be taken")
+            return finding(
+                "error", "output", lambda: f"{call()}\n  returned more than can be taken"
+            )
         case wire.UNPLAIN if isinstance(lost.payload, str):
             what = f"{lost.payload[:200]}, which isn't plain data"
             return finding("failed", "assertion", lambda: f"{call()}\n  returned  {what}")
@@ -60,11 +64,15 @@ def of_timeout(job: Job, ending: Ending, call: Callable[[], str]) -> JobResult:
     """The finding on a candidate whose time is up."""
     if ending.overdue or ending.cpu >= job.timeout:
         return _running(job.timeout, call)
-    return finding("timeout", "wall", lambda: f"{call()}\n  was still waiting after {job.wall:.3g} s")
+    return finding(
+        "timeout", "wall", lambda: f"{call()}\n  was still waiting after {job.wall:.3g} s"
+    )
 
 
 def _running(seconds: float, call: Callable[[], str]) -> JobResult:
-    return finding("timeout", "cpu", lambda: f"{call()}\n  was still running after {seconds:.3g} s of CPU")
+    return finding(
+        "timeout", "cpu", lambda: f"{call()}\n  was still running after {seconds:.3g} s of CPU"
+    )
 
 
 def _unloaded(job: Job, payload: Any) -> JobResult:

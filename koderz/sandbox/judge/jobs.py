@@ -26,13 +26,19 @@ class Job(NamedTuple):
     memory_mb: int = 1024
     output_limit: int = 1 << 20  # bytes the candidate may print
     line_offset: int = 0  # lines of the program that stand before the candidate's own first line
-    call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
+    # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
+    call_timeout: float = 0.0
     wall: float = 0.0  # seconds, a back-stop that the sandbox sets
-    graded: bool = False  # whether the tests that it passes are counted, where the test can be parted
-    case_timeout: float = 0.0  # CPU seconds of each call, which the judge holds; 0: calls have no limit of their own
-    as_process: bool = False  # each call runs the whole program anew: its argument is stdin, its result stdout
-    harness: str = ""  # source that defines `load(program, entry_point, file)`, by which the candidate loads programs
-    data: str = ""  # what the tests find as `DATA`, such as inputs and outputs; no candidate ever gets it
+    # whether the tests that it passes are counted, where the test can be parted
+    graded: bool = False
+    # CPU seconds of each call, which the judge holds; 0: calls have no limit of their own
+    case_timeout: float = 0.0
+    # each call runs the whole program anew: its argument is stdin, its result stdout
+    as_process: bool = False
+    # source that defines `load(program, entry_point, file)`, by which the candidate loads programs
+    harness: str = ""
+    # what the tests find as `DATA`, such as inputs and outputs; no candidate ever gets it
+    data: str = ""
 
 
 class JobResult(NamedTuple):
@@ -40,7 +46,8 @@ class JobResult(NamedTuple):
 
     verdict: VerdictWord
     cause: str = ""
-    message: str = ""  # the failing assertion, or the exception and where: fit to be read by the model
+    # the failing assertion, or the exception and where: fit to be read by the model
+    message: str = ""
     cpu: float = 0.0  # seconds
     wall: float = 0.0  # seconds
     isolation: str = ""  # what contained the candidate

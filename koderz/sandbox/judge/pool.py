@@ -24,7 +24,8 @@ from koderz.sandbox.process import Process
 DEATHS = 3  # of judges in a row over the same candidate, before they are its verdict
 HANGS = 2
 GRACE_SECONDS = 5.0  # beyond a job's wall limit, before the judge itself is taken for stuck
-BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
+# of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
+BUSY = 0.05
 PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # seconds, after each try to start a judge but the last
 
 
@@ -34,7 +35,8 @@ class Premises(NamedTuple):
     layers: Sequence[str]  # wanted
     packages: Mapping[str, str]  # beyond the standard library: name and folder
     container: Sequence[str] = ()  # the command that starts one; empty: candidates run here
-    passed: Sequence[str] = ()  # the variables that this command needs, such as DOCKER_*; no candidate gets them
+    # the variables that this command needs, such as DOCKER_*; no candidate gets them
+    passed: Sequence[str] = ()
     start_seconds: float = 30.0  # within which a judge has to be ready
     core: int = -1  # that judge and candidates are bound to, unless negative
     yields: bool = False  # whether a candidate that takes long lets others go first
@@ -59,17 +61,25 @@ class Worker:
         """Raises Fault where it doesn't come up."""
         patterns = premises.passed
         passed = {
-            name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)
+            name: value
+            for name, value in os.environ.items()
+            if any(fnmatchcase(name, each) for each in patterns)
         }
-        line = command(f"{__package__}.start", [json.dumps({**premises._asdict(), "environment": [*ENVIRONMENT]})])
-        found = await Process.start(line, "the judge", premises.start_seconds, {**passed, **ENVIRONMENT})
+        line = command(
+            f"{__package__}.start",
+            [json.dumps({**premises._asdict(), "environment": [*ENVIRONMENT]})],
+        )
+        found = await Process.start(
+            line, "the judge", premises.start_seconds, {**passed, **ENVIRONMENT}
+        )
         process, (_, _, layers) = found
         return cls(process, frozenset(json.loads(layers)))
 
     async def run(self, job: Job) -> JobResult:
         """The judge's result. Raises WorkerLostError where it dies or gets stuck, after which it is of no more use."""
         self.process.writer.write(frame(JOB, marshal.dumps(tuple(job))))
-        while (result := await self._result(job.wall)) is None:  # the tests are loaded, and the clock starts anew
+        # the tests are loaded, and the clock starts anew
+        while (result := await self._result(job.wall)) is None:
             pass
         return JobResult(*result)
 
@@ -83,7 +93,9 @@ class Worker:
             async with asyncio.timeout(GRACE_SECONDS):
                 return await self._received()
         except TimeoutError as error:
-            raise WorkerLostError(hung=True, busy=self._cpu_seconds() - before > BUSY * GRACE_SECONDS) from error
+            raise WorkerLostError(
+                hung=True, busy=self._cpu_seconds() - before > BUSY * GRACE_SECONDS
+            ) from error
         except (EOFError, OSError) as error:
             raise WorkerLostError(hung=False) from error
 
@@ -138,7 +150,9 @@ class Pool:
     async def __aexit__(self, *_: object) -> None:
         slots = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
         with self._hidden:
-            await asyncio.gather(*(slot.worker.process.end(GRACE_SECONDS) for slot in slots if slot.worker))
+            await asyncio.gather(
+                *(slot.worker.process.end(GRACE_SECONDS) for slot in slots if slot.worker)
+            )
 
     async def run(self, job: Job) -> JobResult:
         """Fault when no judge can be started. A job that several judges die over has itself to blame."""
@@ -148,7 +162,10 @@ class Pool:
                 async with self._slot() as slot:
                     return await self._run(job, slot)
             except WorkerLostError as lost:
-                deaths, hangs = deaths + (not lost.hung), hangs + (HANGS if lost.busy else lost.hung)
+                deaths, hangs = (
+                    deaths + (not lost.hung),
+                    hangs + (HANGS if lost.busy else lost.hung),
+                )
         if hangs:
             return JobResult("error", "killed", "the tests never came to an end on its results")
         return JobResult("error", "killed", f"the process that judged it died, {deaths} times")
@@ -179,7 +196,8 @@ class Pool:
             try:
                 return await Worker.start(premises)
             except Fault:
-                if time.monotonic() - began > premises.start_seconds:  # it hangs, and so would the next
+                # it hangs, and so would the next
+                if time.monotonic() - began > premises.start_seconds:
                     raise
             await asyncio.sleep(pause)
         return await Worker.start(premises)

@@ -55,7 +55,9 @@ class Raised(NamedTuple):
             case [str(name), str(base), str(message), [*places]]:
                 lines = tuple(map(_place, places[:8]))
                 named = name[:80] if name[:80].isidentifier() else "Exception"
-                return cls(named, said := message[:500], lines, _EXCEPTIONS.get(base, CandidateError)(said))
+                return cls(
+                    named, said := message[:500], lines, _EXCEPTIONS.get(base, CandidateError)(said)
+                )
         raise LostCandidate(BROKEN)
 
 
@@ -72,7 +74,8 @@ class Proxy:
         self.lost: LostCandidate | None = None
         self.foresaw = False
         self.astray = False  # waits for answers that were foreseen and aren't asked for
-        self.made: list[bytes] | None = []  # the arguments of each call, unless one can't be written so
+        # the arguments of each call, unless one can't be written so
+        self.made: list[bytes] | None = []
         self.strays = False  # bytes came that answered nothing
         self.refused = False  # it says that it tried what containment refuses
         self.skipped = 0  # the number of a call that isn't made; 0: none
@@ -100,7 +103,9 @@ class Proxy:
         """
         if not self._ahead:
             with contextlib.suppress(ValueError, TypeError):
-                self._start(self._expecting([wire.to_untrusted(tuple(arguments)) for arguments in inputs]))
+                self._start(
+                    self._expecting([wire.to_untrusted(tuple(arguments)) for arguments in inputs])
+                )
 
     def _expecting(self, calls: Sequence[bytes]) -> list[tuple[Any, ...]]:
         if not (self.foresees and calls):
@@ -168,7 +173,8 @@ class Proxy:
         if kind == wire.RAISED:
             self.raised = Raised.read(value)
             raise self.raised.error
-        if kind != wire.VALUE:  # the kinds of loss that are this side's own aren't a candidate's to choose
+        # the kinds of loss that are this side's own aren't a candidate's to choose
+        if kind != wire.VALUE:
             raise LostCandidate(kind, value) if kind in wire.LOSSES else LostCandidate(BROKEN)
         return value
 
@@ -229,7 +235,8 @@ def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
         return frame(wire.TAGGED, wire.dumps((arguments, keywords)))
     except wire.ForeignError as error:
         raise LostCandidate(NOT_PROXIABLE, str(error)) from error
-    except wire.NotPlainError as error:  # made of the candidate's own results: no reason to trust it more
+    except wire.NotPlainError as error:
+        # made of the candidate's own results: no reason to trust it more
         raise LostCandidate(wire.UNPLAIN, str(error)) from error
 
 
@@ -245,5 +252,7 @@ _ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # of the tests, early
 _EXCEPTIONS = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (*_NO_TEXT_MAKES, *_ENDS_LOOPS)
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and kind not in (*_NO_TEXT_MAKES, *_ENDS_LOOPS)
 }

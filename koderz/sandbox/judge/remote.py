@@ -100,7 +100,8 @@ class NearEnd(Relay):
         if descriptors:
             self.take_on(socket.socket(fileno=descriptors[0]), self.number + 1)
             self.send(SPAWN, order)
-        elif order == USED:  # the answer would come too late, and behind all that the candidate has to say
+        elif order == USED:
+            # the answer would come too late, and behind all that the candidate has to say
             self.control.sendall(SECONDS.pack(0.0))
         elif order:
             self.drop()
@@ -126,5 +127,7 @@ def _package(setup: bytes) -> bytes:
         f"koderz.sandbox.{name}": _SANDBOX.joinpath(*name.split(".")).with_suffix(".py").read_text()
         for name in _MODULES
     }
-    script = f"SOURCES = {(dict.fromkeys(_PACKAGES, '') | sources)!r}\n" + _PACKAGE.format(setup=setup)
+    script = f"SOURCES = {(dict.fromkeys(_PACKAGES, '') | sources)!r}\n" + _PACKAGE.format(
+        setup=setup
+    )
     return frame(SOURCE, script.encode())

@@ -75,7 +75,9 @@ def parted(test: str, file: str) -> Parts | None:
     loops = [statement for statement in check.body if _is_loop_over_inputs(statement)]
     if asserts:
         parts = [_holds_assert(statement) for statement in check.body]
-        check.body = [_counted(each) if part else each for each, part in zip(check.body, parts, strict=True)]
+        check.body = [
+            _counted(each) if part else each for each, part in zip(check.body, parts, strict=True)
+        ]
         number: int | None = sum(parts)
     elif len(loops) == 1 and isinstance(loop := loops[0], ast.For):
         loop.iter = _call("over", loop.iter)
@@ -85,7 +87,9 @@ def parted(test: str, file: str) -> Parts | None:
         return None
     ast.increment_lineno(tree, test.count("\n", 0, found.start()))
     return Parts(
-        compile(test[: found.start()], file, "exec"), compile(ast.fix_missing_locations(tree), file, "exec"), number
+        compile(test[: found.start()], file, "exec"),
+        compile(ast.fix_missing_locations(tree), file, "exec"),
+        number,
     )
 
 
@@ -98,13 +102,18 @@ def _holds_assert(statement: ast.stmt) -> bool:
     """Whether it is an assert, or a loop or condition around some, which counts as one part."""
     if isinstance(statement, ast.Assert):
         return _is_assert(statement)
-    return not isinstance(statement, _SCOPES) and any(isinstance(node, ast.Assert) for node in ast.walk(statement))
+    return not isinstance(statement, _SCOPES) and any(
+        isinstance(node, ast.Assert) for node in ast.walk(statement)
+    )
 
 
 def _is_loop_over_inputs(statement: ast.stmt) -> bool:
     """Whether it is the loop of a test in EvalPlus' form: over `zip(inputs, …)`, with an assert at its end."""
     match statement:
-        case ast.For(iter=ast.Call(func=ast.Name("zip"), args=[ast.Name("inputs"), *_]), body=[*_, ast.Assert()]):
+        case ast.For(
+            iter=ast.Call(func=ast.Name("zip"), args=[ast.Name("inputs"), *_]),
+            body=[*_, ast.Assert()],
+        ):
             return True
     return False
 
@@ -114,8 +123,12 @@ def _counted(*statements: ast.stmt) -> ast.Try:
     name = "__error__"
     ends = ast.If(_call("missed", ast.Name(name, ast.Load())), [ast.Raise()], [])
     handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), name, [ends])
-    return ast.copy_location(ast.Try([*statements], [handler], [ast.Expr(_call("met"))], []), statements[0])
+    return ast.copy_location(
+        ast.Try([*statements], [handler], [ast.Expr(_call("met"))], []), statements[0]
+    )
 
 
 def _call(method: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Attribute(ast.Name(TALLY, ast.Load()), method, ast.Load()), [*arguments], [])
+    return ast.Call(
+        ast.Attribute(ast.Name(TALLY, ast.Load()), method, ast.Load()), [*arguments], []
+    )

@@ -26,7 +26,8 @@ from koderz.sandbox.linux import kernel, limits
 if TYPE_CHECKING:
     from koderz.sandbox.judge.jobs import Job
 
-_ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's failure, not this process's
+# bytes; a result that unfolds to more is the candidate's failure, not this process's
+_ADDRESSES = 4 << 30
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _forked(container: Sequence[str]) -> tuple[socket.socket, int]:
     """The socket to a zygote, or to the relay that leads to one in a container; and its process."""
     if not container:
-        zygote.preload()  # this process needs some of it too: to be forked with it is cheaper than to load it twice
+        # this process needs some of it too: to be forked with it is cheaper than to load it twice
+        zygote.preload()
         return zygote.forked(lambda control: zygote.main([str(control.detach())]))
 
     def relay(control: socket.socket) -> NoReturn:
@@ -67,8 +69,11 @@ def _judge(premises: Mapping[str, Any], control: socket.socket, process: int) ->
 
     parent = socket.socket(fileno=os.dup(0))
     reaped = partial(os.waitpid, process, 0)
-    with Zygote(control, reaped, premises["layers"], premises["packages"], yields=premises["yields"]) as forks:
-        if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
+    with Zygote(
+        control, reaped, premises["layers"], premises["packages"], yields=premises["yields"]
+    ) as forks:
+        # not before: what a zygote inherits is the most that its candidates can be given
+        if kernel.LINUX:
             limits.cap(resource.RLIMIT_AS, _ADDRESSES)
         for name in {*os.environ}.difference(
             premises["environment"]

@@ -64,14 +64,18 @@ def prepared(test: str, context: str, entry_point: str, *, graded: bool = False)
 
     If `graded`, they are parted where they can be.
     """
-    return (_kept if len(test) < WORTH_FORESEEING else _few_kept)(test, context, entry_point, graded)
+    return (_kept if len(test) < WORTH_FORESEEING else _few_kept)(
+        test, context, entry_point, graded
+    )
 
 
 def _compiled(test: str, context: str, entry_point: str, graded: bool) -> SuiteTests:
     try:
         in_process = _reaches_in(test)
         if graded and not in_process and (parts := parted(test, FILE)):
-            return SuiteTests(parts.head, _context(context), tuple(test.splitlines()), in_process, parts)
+            return SuiteTests(
+                parts.head, _context(context), tuple(test.splitlines()), in_process, parts
+            )
         large = len(test) >= WORTH_FORESEEING
         code = _foreseen(test, entry_point) if large else compile(test, FILE, "exec")
     except (SyntaxError, ValueError) as error:

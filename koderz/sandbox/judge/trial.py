@@ -19,7 +19,8 @@ from koderz.sandbox.judge.proxy import BROKEN, NOT_PROXIABLE, TOO_LARGE, Proxy
 from koderz.sandbox.judge.shares import TALLY, PartTally, WholeTally
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
 
-BUSY = 0.05  # of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
+# of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
+BUSY = 0.05
 _LEAST_CPU = 0.01  # seconds that a candidate counts for, which may be one of thousands
 
 
@@ -44,7 +45,12 @@ def hold(job: Job, zygote: Zygote, loaded: Callable[[], None]) -> JobResult:
 
 
 def _held_by_proxy(
-    job: Job, tests: SuiteTests, zygote: Zygote, loaded: Callable[[], None], *, foresees: bool = True
+    job: Job,
+    tests: SuiteTests,
+    zygote: Zygote,
+    loaded: Callable[[], None],
+    *,
+    foresees: bool = True,
 ) -> JobResult:
     """Tests here, candidate there."""
     tally = PartTally(tests.parts.number) if tests.parts else None
@@ -62,7 +68,11 @@ def _held_by_proxy(
         return _held_by_proxy(job, tests, zygote, loaded, foresees=False)
     found = _proxied_finding(job, tests, proxy, error, ending)
     found = found._replace(cpu=ending.cpu, tampering=_signs(proxy, found))
-    return _graded(found, job, tests, tally, proxy, zygote, loaded) if tally and found.cause != FAULT else found
+    return (
+        _graded(found, job, tests, tally, proxy, zygote, loaded)
+        if tally and found.cause != FAULT
+        else found
+    )
 
 
 def _greeting(job: Job) -> tuple[Any, ...]:
@@ -78,7 +88,9 @@ def _run(
     if tally:
         namespace[TALLY] = tally
     # What they do before they call the candidate takes nothing from its time.
-    return patience.within(lambda: tests.load(namespace)) or patience.within(lambda: tests.check(namespace, proxy))
+    return patience.within(lambda: tests.load(namespace)) or patience.within(
+        lambda: tests.check(namespace, proxy)
+    )
 
 
 def _signs(proxy: Proxy, found: JobResult) -> list[str]:
@@ -87,7 +99,9 @@ def _signs(proxy: Proxy, found: JobResult) -> list[str]:
     refusal = proxy.raised and isinstance(proxy.raised.error, PermissionError)
     signs = {
         "exit": lost == b"" and found.verdict != "timeout",
-        "channel": proxy.strays or lost in (BROKEN, TOO_LARGE) or (lost == wire.UNLOADED and found.cause == "killed"),
+        "channel": proxy.strays
+        or lost in (BROKEN, TOO_LARGE)
+        or (lost == wire.UNLOADED and found.cause == "killed"),
         "refused": proxy.refused or bool(refusal),
     }
     return [name for name, is_there in signs.items() if is_there]
@@ -107,13 +121,24 @@ def _graded(
     A test whose candidate ends is failed, and the next has a new one. The call on which time ran out isn't made again.
     """
     passed = tally.passed
-    if found.verdict != "passed" and tally.number and not (proxy.lost and proxy.lost.kind == wire.UNLOADED):
+    if (
+        found.verdict != "passed"
+        and tally.number
+        and not (proxy.lost and proxy.lost.kind == wire.UNLOADED)
+    ):
         skipped = proxy.calls if found.verdict == "timeout" else 0
         passed = min(_passed(job, tests, tally.number, skipped, zygote, loaded), tally.number - 1)
     return found._replace(tests_passed=passed if tally.number else None, tests=tally.number or None)
 
 
-def _passed(job: Job, tests: SuiteTests, number: int, skipped: int, zygote: Zygote, loaded: Callable[[], None]) -> int:
+def _passed(
+    job: Job,
+    tests: SuiteTests,
+    number: int,
+    skipped: int,
+    zygote: Zygote,
+    loaded: Callable[[], None],
+) -> int:
     left = job.timeout
     connection = zygote.spawn(left, job.memory_mb << 20)
     proxy = Proxy(connection, job.entry_point or "program", foresees=False)
@@ -142,7 +167,9 @@ def _passed(job: Job, tests: SuiteTests, number: int, skipped: int, zygote: Zygo
     return tally.passed
 
 
-def _held_by_case(job: Job, tests: SuiteTests, zygote: Zygote, loaded: Callable[[], None]) -> JobResult:
+def _held_by_case(
+    job: Job, tests: SuiteTests, zygote: Zygote, loaded: Callable[[], None]
+) -> JobResult:
     """As `_held_by_proxy`, with a time limit for each call."""
     cases: Cases = (Processes if job.as_process else Calls)(job, zygote, loaded)
     error: BaseException | None = None
@@ -169,7 +196,9 @@ def _case_finding(tests: SuiteTests, cases: Cases, error: BaseException | None) 
         return JobResult("passed")
     if isinstance(error, MemoryError):
         return JobResult("error", "memory", "the result left the tests no memory")
-    raise BrokenTestsError(f"the tests failed: {error!r}"[:500] if error else "the tests call nothing")
+    raise BrokenTestsError(
+        f"the tests failed: {error!r}"[:500] if error else "the tests call nothing"
+    )
 
 
 class _Patience:
@@ -208,17 +237,23 @@ def _proxied_finding(
         return JobResult("passed")
     if not proxy.calls:
         why = f"failed first: {error!r}" if error else "call nothing"
-        return JobResult("error", FAULT, f"the tests never called {proxy.__name__}: they {why}"[:500])
+        return JobResult(
+            "error", FAULT, f"the tests never called {proxy.__name__}: they {why}"[:500]
+        )
     if proxy.raised and error is proxy.raised.error:
         return of_exception(job, proxy.raised, call)
     if isinstance(error, AssertionError):
         return finding("failed", "assertion", lambda: explain.assertion(error, proxy, tests))
     if isinstance(error, MemoryError):
-        return finding("error", "memory", lambda: f"{call()}\n  the result left the tests no memory")
+        return finding(
+            "error", "memory", lambda: f"{call()}\n  the result left the tests no memory"
+        )
     return finding(
         "failed",
         f"exception:{type(error).__name__}",
-        lambda: f"{call()}\n  returned  {explain.shown(proxy.result)}\n  the tests: {error!r}"[:1000],
+        lambda: f"{call()}\n  returned  {explain.shown(proxy.result)}\n  the tests: {error!r}"[
+            :1000
+        ],
     )
 
 
@@ -234,7 +269,9 @@ def _held_in_process(job: Job, zygote: Zygote) -> JobResult:
     return finding._replace(cpu=ending.cpu, isolation="in-process")
 
 
-def _in_process_finding(job: Job, proxy: Proxy, token: str, error: BaseException | None, ending: Ending) -> JobResult:
+def _in_process_finding(
+    job: Job, proxy: Proxy, token: str, error: BaseException | None, ending: Ending
+) -> JobResult:
     if isinstance(error, Overdue):
         return of_timeout(job, ending, lambda: job.entry_point)
     if proxy.lost and proxy.lost.kind == wire.PRINTED:
@@ -245,4 +282,8 @@ def _in_process_finding(job: Job, proxy: Proxy, token: str, error: BaseException
         return finding("failed", "assertion", lambda: explained(job, raised))
     if raised:
         return of_exception(job, raised, str)
-    return JobResult("passed") if proxy.result == token else JobResult("error", "killed", "a forged answer")
+    return (
+        JobResult("passed")
+        if proxy.result == token
+        else JobResult("error", "killed", "a forged answer")
+    )

@@ -28,7 +28,8 @@ DEPTH_LIMIT = 200
 _PIECE = 1 << 16  # items of a large list that are digested at once
 INTEGER_BITS = 1 << 22  # a longer integer could hold the judge for hours in one operation
 FRACTION_BITS = 1 << 16  # which are reduced to lowest terms
-FEW = 1000  # items; of more, it is looked at whether they share hashes, and whether there is room for them
+# items; of more, it is looked at whether they share hashes, and whether there is room for them
+FEW = 1000
 COMPARISONS = 1 << 24  # of items that share a hash, in one set or dict
 DECIMAL_EXPONENT = 100_000
 
@@ -145,7 +146,10 @@ def _dumps_many(items: Sequence[Any]) -> bytes:
 def _is_oversized(items: Sequence[Any]) -> bool:
     """Whether lists or tuples have more items than a frame could hold, told without looking at each."""
     brackets: Mapping[type, int] = {list: len("[],"), tuple: len('{"t":[]},')}
-    return sum(brackets[type(each)] + 2 * len(each) for each in items if type(each) in brackets) > FRAME_LIMIT
+    return (
+        sum(brackets[type(each)] + 2 * len(each) for each in items if type(each) in brackets)
+        > FRAME_LIMIT
+    )
 
 
 def _digest(items: Sequence[Any]) -> str:
@@ -287,7 +291,9 @@ def _fraction(parts: list[int]) -> Fraction:
 
 def _parted(items: list[Any]) -> list[Any]:
     """The same items, to be put into a set. ValueError where so many share a hash that this would take too long."""
-    if len(items) > FEW and sum(often**2 for often in Counter(map(hash, items)).values()) > COMPARISONS + len(items):
+    if len(items) > FEW and sum(
+        often**2 for often in Counter(map(hash, items)).values()
+    ) > COMPARISONS + len(items):
         raise ValueError("too many items of the same hash")
     return items
 
@@ -310,26 +316,64 @@ def _moment(parts: tuple[str, Any]) -> Any:
 
 _MOMENTS: Mapping[str, type[date] | type[time]] = {"date": date, "datetime": datetime, "time": time}
 
-_KINDS: tuple[tuple[str, tuple[type, ...], Callable[[Any, int], Any], Callable[[Any], Any]], ...] = (
+_KINDS: tuple[
+    tuple[str, tuple[type, ...], Callable[[Any, int], Any], Callable[[Any], Any]], ...
+] = (
     # tag, types, what stands for such a value, the value again
     ("t", (tuple,), _items, tuple),
     ("d", (dict,), _pair_items, _pairs),
     ("s", (set,), _items, lambda items: set(_parted(items))),
     ("f", (frozenset,), _items, lambda items: frozenset(_parted(items))),
     ("k", (type({}.keys()),), _items, lambda items: dict.fromkeys(_parted(items)).keys()),
-    ("m", (type({}.items()),), lambda v, depth: [_items(pair, depth) for pair in v], lambda it: _pairs(it).items()),
+    (
+        "m",
+        (type({}.items()),),
+        lambda v, depth: [_items(pair, depth) for pair in v],
+        lambda it: _pairs(it).items(),
+    ),
     ("v", (type({}.values()),), _items, lambda items: dict(enumerate(items)).values()),
     ("C", (Counter,), _pair_items, lambda pairs: Counter(_pairs(pairs))),
-    ("q", (deque,), lambda value, depth: [_items(value, depth), value.maxlen], lambda parts: deque(*parts)),
-    ("a", (array,), lambda value, depth: [value.typecode, _items(value, depth)], lambda parts: array(*parts)),
+    (
+        "q",
+        (deque,),
+        lambda value, depth: [_items(value, depth), value.maxlen],
+        lambda parts: deque(*parts),
+    ),
+    (
+        "a",
+        (array,),
+        lambda value, depth: [value.typecode, _items(value, depth)],
+        lambda parts: array(*parts),
+    ),
     ("b", (bytes, bytearray, memoryview), lambda value, _: bytes(value).hex(), bytes.fromhex),
     ("c", (complex,), lambda value, _: [value.real, value.imag], lambda parts: complex(*parts)),
-    ("r", (range,), lambda v, depth: _items((v.start, v.stop, v.step), depth), lambda parts: range(*parts)),
+    (
+        "r",
+        (range,),
+        lambda v, depth: _items((v.start, v.stop, v.step), depth),
+        lambda parts: range(*parts),
+    ),
     ("D", (Decimal,), lambda value, _: str(value), _decimal),
-    ("F", (Fraction,), lambda value, depth: _items((value.numerator, value.denominator), depth), _fraction),
-    ("T", (date, datetime, time), lambda value, _: [type(value).__name__, value.isoformat()], _moment),
-    ("T", (timedelta,), lambda value, _: ["timedelta", [value.days, value.seconds, value.microseconds]], _moment),
-    ("o", (Opaque,), _stood_for, lambda parts: Opaque(*parts)),  # of an object's type and truth, by `dumps_result`
+    (
+        "F",
+        (Fraction,),
+        lambda value, depth: _items((value.numerator, value.denominator), depth),
+        _fraction,
+    ),
+    (
+        "T",
+        (date, datetime, time),
+        lambda value, _: [type(value).__name__, value.isoformat()],
+        _moment,
+    ),
+    (
+        "T",
+        (timedelta,),
+        lambda value, _: ["timedelta", [value.days, value.seconds, value.microseconds]],
+        _moment,
+    ),
+    # of an object's type and truth, by `dumps_result`
+    ("o", (Opaque,), _stood_for, lambda parts: Opaque(*parts)),
     ("h", (Oversized,), _stood_for, Oversized),  # of a digest, likewise
 )
 _TAGGERS = {kind: (tag, stand_in) for tag, kinds, stand_in, _ in _KINDS for kind in kinds}

@@ -23,15 +23,26 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
-from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, namespaces, seccomp, support
+from koderz.sandbox.linux import (
+    isolation,
+    kernel,
+    landlock,
+    limits,
+    mounts,
+    namespaces,
+    seccomp,
+    support,
+)
 from koderz.sandbox.linux.readable import Readable, readable
 
-ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it, maybe its stdin
+# CPU seconds, bytes of memory; the candidate's socket comes with it, maybe its stdin
+ORDER = struct.Struct("<dQ")
 ENDING = struct.Struct("<id?")  # wait status, CPU seconds, out of CPU?
 END = b"."
 USED = b"?"  # asks for the CPU seconds that the candidate has used
 SECONDS = struct.Struct("<d")
-_ADD_SEALS, _SEAL_ALL = 1033, 0b1111  # of fcntl: no seal may be added, and the file neither shrink, grow nor be written
+# of fcntl: no seal may be added, and the file neither shrink, grow nor be written
+_ADD_SEALS, _SEAL_ALL = 1033, 0b1111
 YIELDING_SECONDS = 0.2  # of which a candidate used half, so that it lets others go first
 YIELDING = 10  # its priority then, as `nice` counts
 
@@ -57,7 +68,8 @@ class Setup(NamedTuple):
 
     layers: list[str]  # wanted
     packages: dict[str, str]  # beyond the standard library: name and folder
-    guest: str = ""  # source that defines `serve(descriptor)`, where candidates are no programs that answer calls
+    # source that defines `serve(descriptor)`, where candidates are no programs that answer calls
+    guest: str = ""
     yields: bool = False  # whether a candidate that takes long lets others go first
 
 
@@ -130,7 +142,9 @@ def preload(packages: Mapping[str, str] = MappingProxyType({})) -> None:
 
 def _import_from(name: str, folder: str) -> None:
     """A package, and nothing else of the folder that it lies in."""
-    spec = importlib.util.spec_from_file_location(name, f"{folder}/__init__.py", submodule_search_locations=[folder])
+    spec = importlib.util.spec_from_file_location(
+        name, f"{folder}/__init__.py", submodule_search_locations=[folder]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -196,7 +210,9 @@ def _one_candidate(control: socket.socket, cell: Confinement) -> None:
     control.sendall(_ended(child, cell, overdue=overdue))
 
 
-def _become_candidate(control: socket.socket, descriptor: int, cell: Confinement, cpu: float, memory: int) -> NoReturn:
+def _become_candidate(
+    control: socket.socket, descriptor: int, cell: Confinement, cpu: float, memory: int
+) -> NoReturn:
     """The little that is left to do after the fork: each page of memory it touches is copied."""
     try:
         control.close()

@@ -29,7 +29,8 @@ _MNT_DETACH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _EVENT_SIZE, _EVENT_OF_SOFTWARE, _EVENT_TASK_CLOCK, _EVENT_CLOSE_ON_EXEC = 128, 1, 1, 8
-_EVENT_FLAGS = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 12  # off until exec, inherited, without the kernel's own events
+# off until exec, inherited, without the kernel's own events
+_EVENT_FLAGS = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 12
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # the numbers of the call
 
@@ -41,7 +42,9 @@ def prctl(option: int, argument: int) -> None:
     _checked(prepared_prctl(option, argument)(), "prctl")
 
 
-def prepared_prctl(option: int, argument: int, pointer: ctypes.c_void_p | None = None) -> Callable[[], int]:
+def prepared_prctl(
+    option: int, argument: int, pointer: ctypes.c_void_p | None = None
+) -> Callable[[], int]:
     """A prctl call prepared in advance, for code in which each touched page of memory costs. Returns 0 on success."""
     words = option, ctypes.c_long(argument), pointer, None, None
     return lambda: int(_libc.prctl(*words))
@@ -62,7 +65,14 @@ def unshare(flags: int) -> None:
     _checked(_libc.unshare(flags), "unshare")
 
 
-def mount(source: str | None, target: str, flags: int = 0, *, kind: str | None = None, data: str | None = None) -> None:
+def mount(
+    source: str | None,
+    target: str,
+    flags: int = 0,
+    *,
+    kind: str | None = None,
+    data: str | None = None,
+) -> None:
     """Calls mount(2). Raises OSError if the kernel refuses."""
     *words, options = [word and os.fsencode(word) for word in (source, target, kind, data)]
     _checked(_libc.mount(*words, ctypes.c_ulong(flags), options), f"mount {target}")

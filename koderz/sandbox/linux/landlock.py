@@ -29,7 +29,12 @@ _TCP_BIND_AND_CONNECT = 0b11  # from version 4
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from version 6
 
 
-def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writable: Iterable[str] | None = None) -> None:
+def restrict(
+    readable: Iterable[str],
+    *,
+    executable: Iterable[str] = (),
+    writable: Iterable[str] | None = None,
+) -> None:
     """Allows this process and its children only to read `readable`. Raises OSError if the kernel lacks Landlock.
 
     What is `executable` may be read and run, what is `writable` used in any way; with it, TCP is left alone.
@@ -42,7 +47,11 @@ def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writabl
     rule = bytearray(_RULE.size)  # one for all of them: there are many files
     add = kernel.prepared_syscall(_ADD_RULE, ruleset, _PATH_BENEATH, kernel.pointer_into(rule), 0)
     try:
-        for paths, rights in ((readable, reading), (executable, reading | _EXECUTE), (writable or (), every)):
+        for paths, rights in (
+            (readable, reading),
+            (executable, reading | _EXECUTE),
+            (writable or (), every),
+        ):
             for path in paths:
                 _allow(path, rights, rule, add)
         kernel.syscall(_RESTRICT_SELF, ruleset, 0)

@@ -10,7 +10,8 @@ import time
 from koderz.sandbox.linux import kernel
 
 OPEN_FILES = 64
-PROCESSES = 256  # threads count too; only where a user namespace keeps the count from being the whole user's
+# threads count too; only where a user namespace keeps the count from being the whole user's
+PROCESSES = 256
 
 
 def share(*, own_user: bool) -> None:

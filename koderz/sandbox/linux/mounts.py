@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from koderz.sandbox.linux.readable import Readable
 
-STAGE = "/proc"  # where the tree is made: a folder that every system has, and of which nothing is kept
+# where the tree is made: a folder that every system has, and of which nothing is kept
+STAGE = "/proc"
 _COVER = f"{STAGE}/.cover"
 _FEW = 16  # entries of one folder that are mounted each; where there are more, the folder is
 _MOUNT_SETATTR, _CURRENT_FOLDER, _RECURSIVE = 442, -100, 0x8000
@@ -51,7 +52,9 @@ def make_read_only(mounted: str, *, recursive: bool = True) -> None:
     """Makes a mount read-only and prevents its programs from gaining rights."""
     attributes, size = kernel.pointer_to(_READ_ONLY_WITHOUT_SETUID), len(_READ_ONLY_WITHOUT_SETUID)
     path = kernel.pointer_to(os.fsencode(mounted) + b"\0")
-    kernel.syscall(_MOUNT_SETATTR, _CURRENT_FOLDER, path, _RECURSIVE if recursive else 0, attributes, size)
+    kernel.syscall(
+        _MOUNT_SETATTR, _CURRENT_FOLDER, path, _RECURSIVE if recursive else 0, attributes, size
+    )
 
 
 def _gathered(paths: Iterable[str]) -> Iterator[str]:

@@ -26,7 +26,9 @@ def enter(furnish: Callable[[], object] | None, user: int = _NOBODY, group: int 
     else: try in a child first (`support.available`).
     """
     own_user, own_group = os.getuid(), os.getgid()
-    kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if furnish else 0))
+    kernel.unshare(
+        _NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if furnish else 0)
+    )
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{user} {own_user} 1")
     _write("/proc/self/gid_map", f"{group} {own_group} 1")

@@ -12,28 +12,42 @@ from typing import NamedTuple
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "idlelib", "ensurepip"})
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
-_SINGLE_FILES = ("/dev/null", "/dev/urandom", "/dev/zero", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+_SINGLE_FILES = (
+    "/dev/null",
+    "/dev/urandom",
+    "/dev/zero",
+    "/etc/ld.so.cache",
+    "/usr/share/zoneinfo",
+)
 _MOST_LINKS = 40  # in one path, as the kernel has it
 
 
 class Readable(NamedTuple):
     """The visible part of the file tree."""
 
-    paths: list[str]  # files and folders, whole, by names without links in them; some may not be there
-    links: dict[str, str]  # what leads to them by other names: each link's target, as it stands in the link
+    # files and folders, whole, by names without links in them; some may not be there
+    paths: list[str]
+    # what leads to them by other names: each link's target, as it stands in the link
+    links: dict[str, str]
 
 
 def readable(packages: Iterable[str] = ()) -> Readable:
     """The files that a candidate may read, with these folders of packages."""
     tree = _Tree()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    library = os.path.dirname(os.__file__), os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
+    library = (
+        os.path.dirname(os.__file__),
+        os.path.join(sys.base_exec_prefix, sys.platlibdir, version),
+    )
     # Entry by entry: interpreters keep packages, data sets among them, in folders inside these.
     tree.add_entries(library, lambda name: name not in _NOT_LIBRARY)
     tree.add_entries((*_LIBRARY_FOLDERS, *_architecture_folders()), lambda name: ".so" in name)
     for path in (*_SINGLE_FILES, *packages):
         tree.add(path)
-    return Readable(sorted(tree.paths), {link: target for link, target in tree.targets.items() if target is not None})
+    return Readable(
+        sorted(tree.paths),
+        {link: target for link, target in tree.targets.items() if target is not None},
+    )
 
 
 class _Tree:
@@ -90,4 +104,8 @@ def _architecture_folders() -> list[str]:
     with open("/proc/self/maps") as maps:
         mapped = {line.split()[-1] for line in maps if ".so" in line}
     multiarch = getattr(sys.implementation, "_multiarch", "")
-    return [*{os.path.dirname(path) for path in mapped}, f"/usr/lib/{multiarch}", f"/lib/{multiarch}"]
+    return [
+        *{os.path.dirname(path) for path in mapped},
+        f"/usr/lib/{multiarch}",
+        f"/lib/{multiarch}",
+    ]

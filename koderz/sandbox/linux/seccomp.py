@@ -44,13 +44,18 @@ _X32_BIT = 0x40000000
 
 MACHINE = os.uname().machine
 _AF_UNIX, _SOCK_STREAM, _SOCK_NONBLOCK, _SOCK_CLOEXEC = 1, 1, 0o4000, 0o2000000
-_STREAMS = tuple(_SOCK_STREAM | more for more in (0, _SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOCK_NONBLOCK | _SOCK_CLOEXEC))
+_STREAMS = tuple(
+    _SOCK_STREAM | more
+    for more in (0, _SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOCK_NONBLOCK | _SOCK_CLOEXEC)
+)
 _MSG_OOB = 1
 CLONE_THREAD = 0x00010000
 CLONE_NAMESPACES = 0x7E020000
 _TERMINAL_FREE_IOCTLS = (0x5421, 0x5451, 0x5450, 0x541B)  # FIONBIO, FIOCLEX, FIONCLEX, FIONREAD
-_PLAIN_FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no F_SETOWN, which would send signals to others
-_OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000  # the last: O_TMPFILE
+# duplicate, flags; no F_SETOWN, which would send signals to others
+_PLAIN_FCNTLS = (0, 1, 2, 3, 4, 1030)
+# the last: O_TMPFILE
+_OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000
 
 
 # System call numbers of the two architectures, for the calls that a candidate may make and for those with a rule.

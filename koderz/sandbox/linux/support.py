@@ -27,7 +27,9 @@ def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
         elif _holds(lambda: namespaces.enter(furnish=None)):
             held.add(NAMESPACES)
     trials = {LANDLOCK: _reads_are_refused, SECCOMP: _forks_are_refused}
-    return frozenset(held | {layer for layer, trial in trials.items() if layer in wanted and _holds(trial)})
+    return frozenset(
+        held | {layer for layer, trial in trials.items() if layer in wanted and _holds(trial)}
+    )
 
 
 def _holds(trial: Callable[[], object]) -> bool:

@@ -52,7 +52,8 @@ class Mount:
     source: Path
     target: str
     writable: bool = False
-    kept: str = ""  # as what a backend of other machines keeps it itself, and takes that instead of the source
+    # as what a backend of other machines keeps it itself, and takes that instead of the source
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,16 @@ class Image:
     name: str = ""  # what it is called; empty: by its digest
     arguments: Mapping[str, str] = field(default_factory=dict, hash=False)  # of the Dockerfile
     hidden: Collection[str] = ()  # paths in the folder that it isn't made of
-    environment: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)  # of its ENV
+    # of its ENV
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services that commands reach by their names, where a backend has compose."""
 
-    services: Mapping[str, Mapping[str, Any]] = field(hash=False, repr=False)  # as compose has them, nothing to fill in
+    # as compose has them, nothing to fill in
+    services: Mapping[str, Mapping[str, Any]] = field(hash=False, repr=False)
     volumes: Mapping[str, Any] = field(hash=False)
     folder: Path  # of what they are built of and see, but for what is hidden
     main: str  # the name by which they reach the command
@@ -99,7 +102,12 @@ class RewardChannel:
 
     def facts(self) -> dict[str, Any]:
         """The channel as process 1 of a sandbox takes it; the folder goes to it as a handle."""
-        lists = {"hidden": self.hidden, "agents": self.agents, "homes": self.homes, "lifted": self.lifted}
+        lists = {
+            "hidden": self.hidden,
+            "agents": self.agents,
+            "homes": self.homes,
+            "lifted": self.lifted,
+        }
         return {"target": self.target, **{name: [*values] for name, values in lists.items()}}
 
 
@@ -118,28 +126,40 @@ class Command:
     mounts: Sequence[Mount] = ()
     checkout: str = CHECKOUT  # where it sees the checkout, in which it begins
     image: Image | str | None = None  # one of that name; None: the backend's usual one
-    user: str = ""  # as whom it runs in an image: a name or a number of there; empty: the image's own, or koderz' user
-    in_image: bool = False  # whether it works in the image's own folder `checkout`, over which no checkout lies
+    # as whom it runs in an image: a name or a number of there; empty: the image's own, or koderz' user
+    user: str = ""
+    # whether it works in the image's own folder `checkout`, over which no checkout lies
+    in_image: bool = False
     read_only: bool = False  # whether the checkout is
     home: bool = False  # whether `HOME` is there in any image, be it nobody's home
     core: int = -1  # the only one that it runs on, unless negative
-    python: bool = True  # whether it sees the host's python3 wherever that lies, where there are no images
+    # whether it sees the host's python3 wherever that lies, where there are no images
+    python: bool = True
     forks: bool = True  # whether it may start other processes; threads it always may
     limits: Limits = field(default_factory=Limits)
-    script: Path | None = None  # what `python3 -I -B` runs, where it lies here; may be forked from where it was loaded
-    bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback
-    allowed_hosts: Sequence[str] = ()  # to which a proxy connects it, in containers, where it has no network
+    # what `python3 -I -B` runs, where it lies here; may be forked from where it was loaded
+    script: Path | None = None
+    # is handed the socket that listens at BRIDGE_PORT of the command's loopback
+    bridge: Serve | None = None
+    # to which a proxy connects it, in containers, where it has no network
+    allowed_hosts: Sequence[str] = ()
     network: bool = False  # whether it has one, where a backend has images
     secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
     gpus: str = ""  # those that it has, as TYPE:COUNT, there
-    reachable: bool = False  # whether koderz may talk to what listens on its loopback; not beside a bridge
-    services: Services | None = None  # begun with the first command of a place, and gone with the place
+    # whether koderz may talk to what listens on its loopback; not beside a bridge
+    reachable: bool = False
+    # begun with the first command of a place, and gone with the place
+    services: Services | None = None
     channel: RewardChannel | None = None  # of a verifier, where a backend guards channels
 
     @property
     def variables(self) -> Mapping[str, str]:
         """Its environment over that of its Dockerfile, for backends without images; an image has that already."""
-        return {**self.image.environment, **self.environment} if isinstance(self.image, Image) else self.environment
+        return (
+            {**self.image.environment, **self.environment}
+            if isinstance(self.image, Image)
+            else self.environment
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +171,17 @@ class Ended:
     cause: Cause = ""  # the limit that it was ended for
     seconds: float = 0.0  # wall
     cpu: float = 0.0  # seconds, of all its processes that had ended
-    loaded: Sequence[str] | None = None  # the agent's code that a verifier has loaded; None: it wasn't guarded
+    # the agent's code that a verifier has loaded; None: it wasn't guarded
+    loaded: Sequence[str] | None = None
     refused: Sequence[str] = ()  # what the agent's programs were refused
 
 
 class Bridging(AbstractAsyncContextManager["Bridging"], Protocol):
     """The server that answers a working agent's requests."""
 
-    async def begin(self, run: Callable[[Command, Path], Awaitable[Ended]], command: Command, place: Path) -> None:
+    async def begin(
+        self, run: Callable[[Command, Path], Awaitable[Ended]], command: Command, place: Path
+    ) -> None:
         """Prepares what the agent works with; `command` is like the agent's. Raises Fault where that isn't possible."""
         ...
 
@@ -189,7 +212,8 @@ class Unseen(NamedTuple):
     """Nanoseconds of work that the clocks of a command's processes miss, or may miss. 0: none, or it can't be told."""
 
     hidden: int = 0  # of `Running.cpu`, what processes took that ended and that nobody waited for
-    busy: int = 0  # the time on its core but for that in which the core had nothing to do, since some moment
+    # the time on its core but for that in which the core had nothing to do, since some moment
+    busy: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +222,12 @@ class Running:
 
     channel: socket.socket  # what its descriptor 4 writes and its descriptor 3 reads; doesn't block
     ended: asyncio.Task[Ended]
-    cpu: Callable[[], Awaitable[int]]  # nanoseconds that it has used, read from outside; OSError once it is gone
+    # nanoseconds that it has used, read from outside; OSError once it is gone
+    cpu: Callable[[], Awaitable[int]]
     unseen: Callable[[], Unseen] = Unseen  # OSError once it is gone
     output: Callable[[], str] = str  # what it has printed so far
-    sockets: Callable[[object], socket.socket] | None = None  # makes TCP sockets of its network, for what listens there
+    # makes TCP sockets of its network, for what listens there
+    sockets: Callable[[object], socket.socket] | None = None
     beside: Beside | None = None  # where its network is out of reach
 
 
@@ -210,10 +236,12 @@ class Backend(Protocol):
 
     name: str
     isolation: str  # what contains commands, once it is entered
-    has_images: bool  # whether commands run on every `Command.image`; else, but for those of a store, on this machine's
+    # whether commands run on every `Command.image`; else, but for those of a store, on this machine's
+    has_images: bool
     guards_channels: bool  # whether it guards `Command.channel`; else a verifier has no channel
     cost: float  # US dollars a second, at least, for each command that runs
-    enforces: Mapping[str, Enforcer]  # how it holds commands to `cpus`, `memory_mb`, `storage_mb` and `network`
+    # how it holds commands to `cpus`, `memory_mb`, `storage_mb` and `network`
+    enforces: Mapping[str, Enforcer]
 
     async def run(self, command: Command, place: Path) -> Ended:
         """Runs a command in a folder of `sandbox.scratch`, until its whole process tree has ended.
@@ -225,7 +253,10 @@ class Backend(Protocol):
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
 
 

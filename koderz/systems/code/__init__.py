@@ -18,7 +18,8 @@ SYSTEM = System(
     },
     options={
         **dict.fromkeys(
-            ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"
+            ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"),
+            "koderz.suites.options:CodeOptions",
         ),
         "suite.bigcodebench": f"{_HERE}.options:BigCodeBenchOptions",
         "suite.livecodebench": f"{_HERE}.options:LiveCodeBenchOptions",

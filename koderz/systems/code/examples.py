@@ -19,11 +19,14 @@ from koderz.systems.code.extraction.statements import FUNCTIONS, free_names, par
 _BULLET = re.compile(r"^(?:>>>\s*|[-*•]\s+|for\s+)?(?=[A-Za-z_])")
 _ARROW = re.compile(r"\s*#?\s*(?:={1,2}>|-{1,2}>|➞|→|==|should (?:return|be)\b|returns?\b)")
 _EQUALS = re.compile(r"\s*=(?!=)")
-_ASSIGNED = re.compile(r"For (?P<given>.+?),?\s+the (?:.*\bthe )?(?:output|result) should be (?P<value>.+)")
+_ASSIGNED = re.compile(
+    r"For (?P<given>.+?),?\s+the (?:.*\bthe )?(?:output|result) should be (?P<value>.+)"
+)
 _INPUT, _OUTPUT = re.compile(r"Input:(?P<given>.+)"), re.compile(r"Output:(?P<value>.+)")
 _REMARK = re.compile(r"\s+[#(]")
 _WORDS = {"true": "True", "false": "False"}
-_AROUND = frozenset({"abs", "list", "round", "set", "sorted", "tuple"})  # what may stand around the call
+# what may stand around the call
+_AROUND = frozenset({"abs", "list", "round", "set", "sorted", "tuple"})
 
 
 class _Description(NamedTuple):
@@ -73,7 +76,11 @@ def _asserts(told: _Description) -> tuple[list[str], list[str]]:
     """The asserts in code at the end of the text, and the code before them."""
     lines = told.text.splitlines()
     for start, line in enumerate(lines):
-        if line and not line[0].isspace() and any(later.startswith("assert") for later in lines[start:]):
+        if (
+            line
+            and not line[0].isspace()
+            and any(later.startswith("assert") for later in lines[start:])
+        ):
             tree = _module("\n".join(lines[start:]))
             if tree and not free_names(statements(tree)) - {told.entry_point}:
                 setup = [node for node in tree.body if not isinstance(node, ast.Assert)]
@@ -145,7 +152,8 @@ def _literal(text: str) -> str:
     for stated in (text.strip().rstrip(".,;"), text.strip(), _REMARK.split(text.strip())[0]):
         match _module(_WORDS.get(stated, stated)):
             case ast.Module([ast.Expr(value)]) if _is_literal(value):
-                unclear = stated.startswith("(") and not isinstance(value, ast.Tuple)  # ("a") may stand for ("a",)
+                # ("a") may stand for ("a",)
+                unclear = stated.startswith("(") and not isinstance(value, ast.Tuple)
                 return "" if unclear else ast.unparse(value)
     return ""
 

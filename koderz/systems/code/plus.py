@@ -39,7 +39,9 @@ _OF_MBPP: Mapping[str, str] = {
     "is_surface_area": "surface_Area",
     "is_digit_distance": "digit_distance_nums",
 }
-MBPP_ORACLES: Mapping[str, str] = {name: oracle for oracle, names in _OF_MBPP.items() for name in names.split()}
+MBPP_ORACLES: Mapping[str, str] = {
+    name: oracle for oracle, names in _OF_MBPP.items() for name in names.split()
+}
 """Entry points of the tasks that aren't judged by equality → the oracle's function that judges them."""
 
 _TEST = Template("""\
@@ -66,7 +68,9 @@ def check(candidate):
         assert $accepts(given, result, expected, tolerance)
 """)
 
-_DATA = re.compile(r"^(?P<indent>[ \t]*)(?P<name>inputs|results) = (?P<value>\[.*\])[ \t\r]*$", re.MULTILINE)
+_DATA = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<name>inputs|results) = (?P<value>\[.*\])[ \t\r]*$", re.MULTILINE
+)
 
 
 class _Judged(NamedTuple):
@@ -124,22 +128,35 @@ def _calls(row: Row, name: str) -> list[list[Any]]:
 def _exported(row: Row) -> _Judged | None:
     """The parts of an exported test; None for a test of another form."""
     test = row.text("test", "")
-    inputs = next((found["value"] for found in _DATA.finditer(test) if found["name"] == "inputs"), None)
+    inputs = next(
+        (found["value"] for found in _DATA.finditer(test) if found["name"] == "inputs"), None
+    )
     if inputs is None:
         return None
-    without = _DATA.sub(r"\g<indent>\g<name> = []", test)  # the rest is small: the data would take seconds to parse
-    loops = [node for node in ast.walk(as_python(row, "test", without)) if isinstance(node, ast.For)]
+    # the rest is small: the data would take seconds to parse
+    without = _DATA.sub(r"\g<indent>\g<name> = []", test)
+    loops = [
+        node for node in ast.walk(as_python(row, "test", without)) if isinstance(node, ast.For)
+    ]
     tolerances = [_tolerance(loop) for loop in loops if isinstance(loop.iter, ast.Call)]
     if not tolerances or tolerances[0] is None:
         return None
-    return _Judged(f"(lambda inf, nan: {inputs})(math.inf, math.nan)", tolerances[0], "(1,) * len(EXPECTED)")
+    return _Judged(
+        f"(lambda inf, nan: {inputs})(math.inf, math.nan)", tolerances[0], "(1,) * len(EXPECTED)"
+    )
 
 
 def _tolerance(loop: ast.For) -> float | None:
     """The tolerance in `assertion(…, atol)` or `assert … <= atol`."""
     match loop.body:
-        case [ast.Expr(ast.Call(ast.Name("assertion"), [*_, ast.Constant(float() | int() as tolerance)]))]:
+        case [
+            ast.Expr(
+                ast.Call(ast.Name("assertion"), [*_, ast.Constant(float() | int() as tolerance)])
+            )
+        ]:
             return tolerance
-        case [ast.Assert(ast.Compare(_, [ast.LtE()], [ast.Constant(float() | int() as tolerance)]))]:
+        case [
+            ast.Assert(ast.Compare(_, [ast.LtE()], [ast.Constant(float() | int() as tolerance)]))
+        ]:
             return tolerance
     return None

@@ -57,13 +57,17 @@ class CodeSuite(ProgramSuite):
         self.name, self.source, self.tasks, self.is_sound = name, source, tasks, is_sound
         options = options or USUAL
         self.limits = options.limits(usual)
-        self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
+        self.configuration = replace(
+            options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb
+        )
 
     def messages(self, task: CodeTask, prompts: Prompts) -> tuple[Message, ...]:
         """The prompts `system` and `task`."""
         return prompts.first_messages(task.values, cot=self.configuration.cot)
 
-    def simulated_model(self, tasks: Sequence[CodeTask], seed: int, options: SimulatedOptions) -> SimulatedReplies:
+    def simulated_model(
+        self, tasks: Sequence[CodeTask], seed: int, options: SimulatedOptions
+    ) -> SimulatedReplies:
         """The simulated model that answers these tasks."""
         from koderz.systems.code.simulated import Simulated
 
@@ -83,7 +87,9 @@ class CodeSuite(ProgramSuite):
         """Extracts the program from the answer and runs the task's tests on it."""
         from koderz.systems.code.extraction.limits import extract_within_limits
 
-        text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        text, finish = (
+            (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        )
         found = await extract_within_limits(text, task.prompt, task.payload.entry_point, finish)
         if found.cause not in ("", _UNDEFINED) or found.program is None:
             return unusable(found, task.payload.entry_point, finish)
@@ -108,7 +114,9 @@ class CodeSuite(ProgramSuite):
 
         return lesson_of(task.id, verdicts)
 
-    async def _run(self, task: CodeTask, found: Extraction, context: JudgeContext) -> tuple[JobResult, Verdict]:
+    async def _run(
+        self, task: CodeTask, found: Extraction, context: JudgeContext
+    ) -> tuple[JobResult, Verdict]:
         job = _job(task, found, task.payload.test, context.limits)
         outcome = await context.sandbox.judge(job._replace(graded=context.graded))
         return outcome, Verdict(
@@ -156,11 +164,15 @@ def unusable(found: Extraction, entry_point: str, finish: str) -> Verdict:
     """The verdict on an answer that holds no program to be judged."""
     cause = "length" if finish == "length" else found.cause or "no_code"
     general = _NO_PROGRAM[cause].format(entry_point=entry_point)
-    feedback = found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
+    feedback = (
+        found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
+    )
     return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
 
 
-async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, context: JudgeContext) -> str:
+async def _feedback(
+    task: CodeTask, found: Extraction, outcome: JobResult, context: JudgeContext
+) -> str:
     """The feedback for the solver, which is less than the record holds unless tests are open to it."""
     kind = context.limits.feedback
     if kind == "tests":
@@ -179,7 +191,8 @@ async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, conte
 
 _LARGEST = 50_000  # characters of a program that is looked into
 _NAMED = 6  # names of one kind in a lesson
-_FUNCTIONS = frozenset(name for name in BUILTINS if not name.startswith("_"))  # that a lesson may name
+# that a lesson may name
+_FUNCTIONS = frozenset(name for name in BUILTINS if not name.startswith("_"))
 _STRUCTURES = {
     ast.For: "a for loop",
     ast.While: "a while loop",
@@ -199,7 +212,9 @@ def lesson_of(task_id: str, verdicts: Sequence[Verdict]) -> Lesson | None:
     from koderz_tracker.memory.memories import how_it_failed  # loads SQLite
 
     failed, passed = verdicts[-2:]
-    told = (how_it_failed(one.verdict, one.cause, one.detail or one.feedback) for one in verdicts[:-1])
+    told = (
+        how_it_failed(one.verdict, one.cause, one.detail or one.feedback) for one in verdicts[:-1]
+    )
     changes = _changes(failed.program or "", passed.program or "")
     text = f"{task_id}: {', then '.join(dict.fromkeys(told))}. What fixed it: {changes}."
     return Lesson(failed.cause or failed.verdict, text)
@@ -207,9 +222,17 @@ def lesson_of(task_id: str, verdicts: Sequence[Verdict]) -> Lesson | None:
 
 def _changes(before: str, after: str) -> str:
     """The differences between two programs in words, without quoting a line of either."""
-    lines = list(difflib.unified_diff(before.splitlines()[:2000], after.splitlines()[:2000], lineterm="", n=0))[2:]
+    lines = list(
+        difflib.unified_diff(
+            before.splitlines()[:2000], after.splitlines()[:2000], lineterm="", n=0
+        )
+    )[2:]
     written, taken_out = (sum(line.startswith(sign) for line in lines) for sign in "+-")
-    told = [_counted(written, "written anew") if written or not taken_out else _counted(taken_out, "taken out")]
+    told = [
+        _counted(written, "written anew")
+        if written or not taken_out
+        else _counted(taken_out, "taken out")
+    ]
     old, new = _traits(before), _traits(after)
     if old is not None and new is not None:
         told += [
@@ -235,11 +258,23 @@ def _traits(program: str) -> set[str] | None:
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            modules = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [a.name for a in node.names]
+            )
             found |= {f"the module {module}" for module in modules}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _FUNCTIONS
+        ):
             found.add(f"{node.func.id}()")
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.func.attr) <= 40:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and len(node.func.attr) <= 40
+        ):
             found.add(f".{node.func.attr}()")
         elif type(node) in _STRUCTURES:
             found.add(_STRUCTURES[type(node)])

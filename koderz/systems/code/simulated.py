@@ -21,15 +21,23 @@ from koderz_tracker.messages import text_of
 Wanted = Literal["code", "specification", "review"]
 
 _INSTRUCTIONS: tuple[tuple[re.Pattern[str], Wanted], ...] = (
-    (re.compile(r"\W*(?:write|draft)\b.{0,80}?\bspecification\b", re.IGNORECASE | re.DOTALL), "specification"),
+    (
+        re.compile(r"\W*(?:write|draft)\b.{0,80}?\bspecification\b", re.IGNORECASE | re.DOTALL),
+        "specification",
+    ),
     (re.compile(r"\W*review\b.{0,80}?\battempts?\b", re.IGNORECASE | re.DOTALL), "review"),
 )
 _DEFINED = re.compile(r"\bdef\s+(\w+)\s*\(")
 _CALLED = re.compile(r"\b(\w+)\s*\(")
-_COUNTED = re.compile(r"\battempts?\W{1,3}(\d{1,3})\b|\b(\d{1,3})\s+(?:failed\s+)?attempts?\b", re.IGNORECASE)
+_COUNTED = re.compile(
+    r"\battempts?\W{1,3}(\d{1,3})\b|\b(\d{1,3})\s+(?:failed\s+)?attempts?\b", re.IGNORECASE
+)
 _FAILED = ("AssertionError", "Traceback", "failed", "not right")
 _GUIDANCE = (
-    ("pecification", re.compile(r"^[^\w\n]{0,8}(?:this )?specification\b", re.IGNORECASE | re.MULTILINE)),
+    (
+        "pecification",
+        re.compile(r"^[^\w\n]{0,8}(?:this )?specification\b", re.IGNORECASE | re.MULTILINE),
+    ),
     ("uidance", re.compile(r"^[^\w\n]{0,8}guidance\b", re.IGNORECASE | re.MULTILINE)),
 )
 
@@ -86,7 +94,10 @@ def failures_shown(messages: Sequence[Message]) -> int:
 def guidance_given(messages: Sequence[Message]) -> int:
     """The number of kinds of guidance (a specification, a review's advice) in the messages: 0, 1 or 2."""
     told = [text_of(message) for message in messages if message["role"] != "assistant"]
-    return sum(any(word in text and heading.search(text) is not None for text in told) for word, heading in _GUIDANCE)
+    return sum(
+        any(word in text and heading.search(text) is not None for text in told)
+        for word, heading in _GUIDANCE
+    )
 
 
 def _contents(messages: Sequence[Message], role: str) -> list[str]:
@@ -119,7 +130,10 @@ def without_code(name: str) -> str:
 def specification(task: CodeTask | None) -> str:
     """A plausible specification of a task; its first words mark it as one in later prompts."""
     quoted = re.search(r'"""\s*(.+?)(?:\n\s*\n|>>>|""")', task.prompt, re.DOTALL) if task else None
-    name, purpose = _name(task), " ".join(quoted[1].split()) if quoted else "do what the task's text says."
+    name, purpose = (
+        _name(task),
+        " ".join(quoted[1].split()) if quoted else "do what the task's text says.",
+    )
     return (
         f"Specification of `{name}`\n\n"
         f"Purpose: {purpose}\n\n"
@@ -179,7 +193,8 @@ ROUNDS = 5  # the most rounds of feedback that a mendable task needs
 LUCK = 0.15  # chance a round that feedback mends a mendable task before its time
 VARIETY = 0.6  # how far temperature 1 moves a task between easy and hard
 ENDLESS = 0.01  # of all tasks, how many may meet a first answer that never ends
-SALT = "tasks 2287"  # chosen so that, with seed 0, the first ten tasks of HumanEval show every outcome
+# chosen so that, with seed 0, the first ten tasks of HumanEval show every outcome
+SALT = "tasks 2287"
 
 
 class Simulated(SimulatedReplies):
@@ -232,7 +247,11 @@ class Simulated(SimulatedReplies):
         return self._wrong_reply(task, versions, failures_shown(messages), draws)
 
     def _is_right(
-        self, task: CodeTask, messages: Sequence[Message], sampling: Sampling, draws: Sequence[float]
+        self,
+        task: CodeTask,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        draws: Sequence[float],
     ) -> bool:
         skill = min(1.0, self._skill + GUIDANCE * guidance_given(messages))
         mendable = (1 - skill) * MENDABLE
@@ -245,7 +264,9 @@ class Simulated(SimulatedReplies):
         shown = failures_shown(messages)
         return shown > ROUNDS * (hardness - skill) / mendable or (shown > 0 and draws[4] < LUCK)
 
-    def _wrong_reply(self, task: CodeTask, versions: Versions, shown: int, draws: Sequence[float]) -> str:
+    def _wrong_reply(
+        self, task: CodeTask, versions: Versions, shown: int, draws: Sequence[float]
+    ) -> str:
         if shown == 0 and self._task_draws(task)[1] < ENDLESS:
             return reply_with(versions.endless, task.payload.entry_point, draws[2])
         if draws[5] < 0.03:

@@ -35,10 +35,20 @@ def _swapped(*pairs: tuple[T, T]) -> dict[T, T]:
 
 
 _OFF_BY_EQUAL = _swapped((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
-_WRONG_WAY_ROUND = _swapped((ast.Lt, ast.Gt), (ast.LtE, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn))
+_WRONG_WAY_ROUND = _swapped(
+    (ast.Lt, ast.Gt), (ast.LtE, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)
+)
 _AND_FOR_OR = _swapped((ast.And, ast.Or))
-_WRONG_OPERATOR = {**_swapped((ast.Add, ast.Sub), (ast.FloorDiv, ast.Mod)), ast.Mult: ast.Add, ast.Div: ast.FloorDiv}
-_WRONG_BUILTIN: Mapping[str, str] = {**_swapped(("min", "max"), ("any", "all")), "sorted": "list", "set": "list"}
+_WRONG_OPERATOR = {
+    **_swapped((ast.Add, ast.Sub), (ast.FloorDiv, ast.Mod)),
+    ast.Mult: ast.Add,
+    ast.Div: ast.FloorDiv,
+}
+_WRONG_BUILTIN: Mapping[str, str] = {
+    **_swapped(("min", "max"), ("any", "all")),
+    "sorted": "list",
+    "set": "list",
+}
 
 
 def _operator(table: Mapping[Any, Any]) -> Callable[[Any], bool]:
@@ -133,7 +143,9 @@ def _misspelt_name(node: ast.Name) -> bool:
 
 
 def _forgotten_case(node: ast.FunctionDef) -> bool:
-    return _without(node, lambda it: isinstance(it, ast.If) and isinstance(it.body[-1], ast.Return | ast.Raise))
+    return _without(
+        node, lambda it: isinstance(it, ast.If) and isinstance(it.body[-1], ast.Return | ast.Raise)
+    )
 
 
 def _forgotten_import(node: ast.FunctionDef) -> bool:

@@ -54,7 +54,9 @@ def read_tasks(
     return tuple(tasks.values())
 
 
-def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test: str, reference: str) -> CodeTask:
+def program_task(
+    row: Row, *, task_id: str, prompt: str, entry_point: str, test: str, reference: str
+) -> CodeTask:
     """A task that asks for one function. Raises KoderzError for an invalid id or name."""
     if not task_id.isprintable() or not task_id or len(task_id) > 200:
         raise row.error("the field 'task_id' has to be 1 to 200 printable characters")

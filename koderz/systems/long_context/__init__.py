@@ -20,13 +20,18 @@ SYSTEM = System(
     options={
         "suite.ruler": f"{_HERE}.ruler.options:RulerOptions",
         "suite.oolong": f"{_HERE}.options:OolongOptions",
-        **dict.fromkeys(("suite.oolong-real", "suite.oolong-pairs"), "koderz.suites.options:RowOptions"),
+        **dict.fromkeys(
+            ("suite.oolong-real", "suite.oolong-pairs"), "koderz.suites.options:RowOptions"
+        ),
         "suite.browsecomp-plus": f"{_HERE}.options:ResearchOptions",
         "solver.rlm": f"{_HERE}.options:RlmOptions",
     },
     documents={"long-context": f"{_HERE}.results:LongContextResults"},
     commands={
         "rlm": (f"{_HERE}.commands", "Run benchmarks of long texts by recursive language models."),
-        "wasm": (f"{_HERE}.wasm.commands", "Build the WASM image, or serve sessions of code over HTTP."),
+        "wasm": (
+            f"{_HERE}.wasm.commands",
+            "Build the WASM image, or serve sessions of code over HTTP.",
+        ),
     },
 )

@@ -29,7 +29,8 @@ SIDECAR = "http://localhost:8080"
 
 KEYS = ("LLM_API_KEY", "OPENAI_API_KEY")
 NO_KEY = (
-    "API key is required. Use --api-key or set LLM_API_KEY environment variable. --simulated tries it without a key."
+    "API key is required. Use --api-key or set LLM_API_KEY environment variable. "
+    "--simulated tries it without a key."
 )
 _PROBE_SECONDS = 1.0
 
@@ -65,7 +66,8 @@ class BenchmarkParameters:
     model: str = "gpt-5"  # as it is given: the name that the server has for it
     max_depth: int = 3
     max_tasks: int = 10
-    settings: Mapping[str, Any] = field(default_factory=dict)  # and options of suites, those that have them
+    # and options of suites, those that have them
+    settings: Mapping[str, Any] = field(default_factory=dict)
     output: str | None = "results"  # None: no files
     dataset_dir: Path | None = None
     concurrency: int = 1  # tasks
@@ -78,7 +80,9 @@ class BenchmarkParameters:
         return {"max_tasks": self.max_tasks} | (at_once if self.pool_size is not None else {})
 
 
-def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def with_key(
+    api_key: str | None, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Settings that name the key's variable, and the environment with the key in it.
 
     Raises Unreachable where there is none.
@@ -93,7 +97,9 @@ def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
 
 def model_name(name: str, base_url: str | None) -> str:
     """The model's name in koderz: a name at an address of its own is that server's, else by default OpenAI's."""
-    own = "/" in name and (name.partition("/")[0] in PROVIDERS or foreign_provider(name) is not None)
+    own = "/" in name and (
+        name.partition("/")[0] in PROVIDERS or foreign_provider(name) is not None
+    )
     return name if name == "simulated" or (own and not base_url) else f"openai/{name}"
 
 
@@ -136,18 +142,31 @@ async def plan_benchmarks(
     plans = {}
     for name in names:
         shared = len(names) > 1
-        settings = await asyncio.to_thread(_settings_of, BENCHMARKS[name], parameters, environ, shared=shared)
+        settings = await asyncio.to_thread(
+            _settings_of, BENCHMARKS[name], parameters, environ, shared=shared
+        )
         plans[name] = await prepare(
-            settings, None, observer=observer, environ=environ, scope=scope, trust_config=trust_config
+            settings,
+            None,
+            observer=observer,
+            environ=environ,
+            scope=scope,
+            trust_config=trust_config,
         )
     used = {name for plan in plans.values() for name in fields_in(plan.settings)}
-    if unused := [name for name, value in parameters.settings.items() if name not in used and value is not None]:
+    if unused := [
+        name
+        for name, value in parameters.settings.items()
+        if name not in used and value is not None
+    ]:
         raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
     runs = {name: plan.name for name, plan in plans.items()}
     return {name: _filed(plan, about(name, runs, parameters)) for name, plan in plans.items()}
 
 
-def about(benchmark: str, runs: Mapping[str, str], parameters: BenchmarkParameters) -> LongContextDocument:
+def about(
+    benchmark: str, runs: Mapping[str, str], parameters: BenchmarkParameters
+) -> LongContextDocument:
     """The plan's notes on the files that its run belongs to."""
     return LongContextDocument(
         benchmark=benchmark,
@@ -168,11 +187,17 @@ def carry_out(
     first = plans[0]
     environ = {**environ, **secrets_in(first.settings)}
     results = first.settings.results
-    return resume_together(first.name, ResumeOptions(), results=results, observer=observer, environ=environ)
+    return resume_together(
+        first.name, ResumeOptions(), results=results, observer=observer, environ=environ
+    )
 
 
 def _settings_of(
-    benchmark: Benchmark, parameters: BenchmarkParameters, environ: Mapping[str, str], *, shared: bool
+    benchmark: Benchmark,
+    parameters: BenchmarkParameters,
+    environ: Mapping[str, str],
+    *,
+    shared: bool,
 ) -> dict[str, Any]:
     from koderz.engines.sources import schema_here
 
@@ -200,12 +225,20 @@ def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:
         return {}
     if not folder.is_dir():
         raise KoderzError(f"--dataset-dir {folder}: there is no such folder")
-    return {option: found for option, name in benchmark.folders.items() if (found := _files(folder / name))}
+    return {
+        option: found
+        for option, name in benchmark.folders.items()
+        if (found := _files(folder / name))
+    }
 
 
 def _files(folder: Path) -> Path | None:
     """The folder, or the only file in it; None if it is empty."""
-    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(ENDINGS)] if folder.is_dir() else []
+    files = (
+        [path for path in sorted(folder.rglob("*")) if path.name.endswith(ENDINGS)]
+        if folder.is_dir()
+        else []
+    )
     if len(files) == 1:
         return files[0]
     return folder if files else None

@@ -30,12 +30,23 @@ _WIDE, _THIN = "#" * 80, "=" * 80
 _TESTS: Mapping[str, tuple[str, Sequence[str]]] = {
     "oolong": (
         "difficult long-context tasks including:",
-        ("Fact retrieval", "Multi-hop reasoning", "Comparative analysis", "Summarization", "Inference"),
+        (
+            "Fact retrieval",
+            "Multi-hop reasoning",
+            "Comparative analysis",
+            "Summarization",
+            "Inference",
+        ),
     ),
     "deep_research": (
         "complex research tasks including:",
         (
-            *("Literature review", "Competitive analysis", "Technical evaluation", "Market research"),
+            *(
+                "Literature review",
+                "Competitive analysis",
+                "Technical evaluation",
+                "Market research",
+            ),
             "Scientific synthesis",
         ),
     ),
@@ -71,7 +82,9 @@ def group() -> None:
 
 
 def _own(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Benchmarks", **more)
+    return typer.Option(
+        *flags, metavar=metavar, help=help_text, rich_help_panel="Benchmarks", **more
+    )
 
 
 @app.command(cls=PanelCommand)
@@ -100,15 +113,29 @@ def run(
     dataset_dir: Annotated[
         Path | None, _own("Data sets: oolong/, browsecomp-plus/, browsecomp-plus-corpus/.", "DIR")
     ] = None,
-    api_key: Annotated[str | None, _own("The server's key. Default: LLM_API_KEY, or OPENAI_API_KEY.", "KEY")] = None,
-    simulated: Annotated[bool, _own("Ask the simulated model, which needs no key.", None, "--simulated")] = False,
+    api_key: Annotated[
+        str | None, _own("The server's key. Default: LLM_API_KEY, or OPENAI_API_KEY.", "KEY")
+    ] = None,
+    simulated: Annotated[
+        bool, _own("Ask the simulated model, which needs no key.", None, "--simulated")
+    ] = False,
     output_dir: Annotated[str, _own("Where summary.json and the results go.", "DIR")] = "results",
-    no_save: Annotated[bool, _own("Write no such files; the journals stay.", None, "--no-save")] = False,
+    no_save: Annotated[
+        bool, _own("Write no such files; the journals stay.", None, "--no-save")
+    ] = False,
     enable_logging: Annotated[
-        bool, _own("A line for each turn, cell and sub-call on standard error.", None, "--enable-logging")
+        bool,
+        _own(
+            "A line for each turn, cell and sub-call on standard error.", None, "--enable-logging"
+        ),
     ] = False,
     is_async: Annotated[
-        bool, _own("--concurrency tasks at once, and --pool-size cells; else one after another.", None, "--async")
+        bool,
+        _own(
+            "--concurrency tasks at once, and --pool-size cells; else one after another.",
+            None,
+            "--async",
+        ),
     ] = False,
 ) -> None:
     """Run the benchmarks in turn. All are planned before the first call, and koderz benchmark resume goes on with all.
@@ -124,39 +151,67 @@ def run(
 
     parameters = _parameters(front, api_key, simulated=simulated, is_async=is_async)
     parameters = replace(
-        parameters, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir
+        parameters,
+        max_tasks=max_tasks,
+        dataset_dir=dataset_dir,
+        output=None if no_save else output_dir,
     )
     names = tuple(BENCHMARKS) if benchmark == "all" else (benchmark,)
     with interruptible():
         raise typer.Exit(asyncio.run(_run(front, names, parameters, enable_logging=enable_logging)))
 
 
-def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> BenchmarkParameters:
+def _parameters(
+    front: Front, api_key: str | None, *, simulated: bool, is_async: bool
+) -> BenchmarkParameters:
     """The parameters of the runs: flags over variables over defaults."""
-    from koderz.systems.long_context.benchmarks import BenchmarkParameters, model_name, sub_model, with_key
+    from koderz.systems.long_context.benchmarks import (
+        BenchmarkParameters,
+        model_name,
+        sub_model,
+        with_key,
+    )
 
     values, environ = dict(front.values), os.environ
     if not is_async and (idle := [name for name in ("concurrency", "pool_size") if name in values]):
         raise without_effect(flag_of(idle[0]), "a run with --async")
     base_url = values.get("base_url") or environ.get("LLM_BASE_URL")
-    model = values.pop("local_model", None) or environ.get("LLM_MODEL") or str(front.usual["local_model"])
+    model = (
+        values.pop("local_model", None)
+        or environ.get("LLM_MODEL")
+        or str(front.usual["local_model"])
+    )
     settings: dict[str, Any] = {"local_model": "simulated"}
     if simulated or model == "simulated":
         model, _ = "simulated", values.pop("base_url", None)
     else:
-        settings, found = with_key(api_key, environ) if front.sample or not front.dry_run else ({}, {})
-        environ.update(found)  # for whatever this process starts, and for what keeps secrets out of records
-        settings |= {"local_model": model_name(model, base_url), "base_url": base_url, **sub_model(environ, base_url)}
+        settings, found = (
+            with_key(api_key, environ) if front.sample or not front.dry_run else ({}, {})
+        )
+        # for whatever this process starts, and for what keeps secrets out of records
+        environ.update(found)
+        settings |= {
+            "local_model": model_name(model, base_url),
+            "base_url": base_url,
+            **sub_model(environ, base_url),
+        }
     return BenchmarkParameters(
         model=model,
         max_depth=values.pop("max_depth", 3),
         concurrency=values.get("concurrency", front.usual["concurrency"]) if is_async else 1,
         pool_size=values.get("pool_size", front.usual["pool_size"]) if is_async else None,
-        settings=settings | {name: value for name, value in values.items() if name not in ("concurrency", "pool_size")},
+        settings=settings
+        | {
+            name: value
+            for name, value in values.items()
+            if name not in ("concurrency", "pool_size")
+        },
     )
 
 
-async def _run(front: Front, names: Sequence[str], parameters: BenchmarkParameters, *, enable_logging: bool) -> int:
+async def _run(
+    front: Front, names: Sequence[str], parameters: BenchmarkParameters, *, enable_logging: bool
+) -> int:
     from koderz.engines.sources import require_effect
     from koderz.runs.session import lay_down
     from koderz.systems.long_context.benchmarks import carry_out, plan_benchmarks, sidecar
@@ -203,7 +258,9 @@ def _catch_up(front: Front, sessions: Sequence[SessionResult]) -> None:
 class _Screen(SessionScreen):
     """The screen of the runner that this command imitates; progress and warnings are on standard error."""
 
-    def __init__(self, front: Front, parameters: BenchmarkParameters, *, enable_logging: bool) -> None:
+    def __init__(
+        self, front: Front, parameters: BenchmarkParameters, *, enable_logging: bool
+    ) -> None:
         super().__init__(front.shown)
         self._json, self._common, self._is_logging = front.shown.json, parameters, enable_logging
         self._steps: Any = None
@@ -216,14 +273,25 @@ class _Screen(SessionScreen):
     def begin(self, runs: Mapping[str, str]) -> None:
         """Prints the header of all runs; `runs`: by the benchmarks' names."""
         parameters, self._names = self._common, {run: name for name, run in runs.items()}
-        at_once = [("Max Concurrency", parameters.concurrency), ("RLM Pool Size", parameters.pool_size)]
-        rows = [("Model", parameters.model), ("Max Depth", parameters.max_depth), ("Max Tasks", parameters.max_tasks)]
+        at_once = [
+            ("Max Concurrency", parameters.concurrency),
+            ("RLM Pool Size", parameters.pool_size),
+        ]
+        rows = [
+            ("Model", parameters.model),
+            ("Max Depth", parameters.max_depth),
+            ("Max Tasks", parameters.max_tasks),
+        ]
         rows += [
             *(at_once if parameters.pool_size is not None else ()),
             ("Output Directory", parameters.output or "none"),
         ]
         self._print(_WIDE, "RLM BENCHMARK SUITE - SIDECAR WASM PATTERN", _WIDE)
-        self._print("Running comprehensive benchmark suite with sidecar WASM execution", "", "Configuration:")
+        self._print(
+            "Running comprehensive benchmark suite with sidecar WASM execution",
+            "",
+            "Configuration:",
+        )
         self._print(*(f"  {name}: {value}" for name, value in rows))
         self._print(f"  WASM: {_place(parameters)}")
 
@@ -252,7 +320,8 @@ class _Screen(SessionScreen):
         metrics = part["metrics"]
         self._print(f"{part['name']} Results:", f"  Accuracy: {metrics['overall_accuracy'] or '-'}")
         self._print(
-            f"  Correct: {metrics['correct_tasks']}/{metrics['total_tasks']}", *_times(part, "Avg Time per Task")
+            f"  Correct: {metrics['correct_tasks']}/{metrics['total_tasks']}",
+            *_times(part, "Avg Time per Task"),
         )
         self._print(*(f"  {caveat}" for caveat in session.summary.judge.get("caveats", ())))
         if self._common.output:
@@ -275,17 +344,29 @@ class _Screen(SessionScreen):
             print_json(document)
             return
         self._print(
-            "", _WIDE, "BENCHMARK SUMMARY", _WIDE, "", f"Total Execution Time: {document['total_time']:.2f}s", ""
+            "",
+            _WIDE,
+            "BENCHMARK SUMMARY",
+            _WIDE,
+            "",
+            f"Total Execution Time: {document['total_time']:.2f}s",
+            "",
         )
         for name, session in ended.items():
             part = document["benchmarks"].get(name)
             say_all(_summary_lines(name, part, session))
         for name in [name for name in runs if name not in ended]:
-            self._print(f"{name.replace('_', ' ').upper()}:", f"  Status: NOT RUN - resume {runs[name]}", "")
+            self._print(
+                f"{name.replace('_', ' ').upper()}:", f"  Status: NOT RUN - resume {runs[name]}", ""
+            )
         if self._common.output:
             self._print(f"✓ Summary saved to: {Path(self._common.output, SUMMARY)}")
-        is_whole = len(ended) == len(runs) and all(each.ended.status != "interrupted" for each in ended.values())
-        self._print("", _THIN, f"Benchmark execution {'completed!' if is_whole else 'stopped'}", _THIN)
+        is_whole = len(ended) == len(runs) and all(
+            each.ended.status != "interrupted" for each in ended.values()
+        )
+        self._print(
+            "", _THIN, f"Benchmark execution {'completed!' if is_whole else 'stopped'}", _THIN
+        )
 
     def _print(self, *lines: str) -> None:
         if not self._json:
@@ -303,7 +384,9 @@ def _place(parameters: BenchmarkParameters) -> str:
     return "koderz' own workers" if kind == "wasm" else "none; code runs natively, contained"
 
 
-def _summary_lines(name: str, part: Mapping[str, Any] | None, session: SessionResult) -> Iterator[str]:
+def _summary_lines(
+    name: str, part: Mapping[str, Any] | None, session: SessionResult
+) -> Iterator[str]:
     yield f"{name.replace('_', ' ').upper()}:"
     if part is None or not part["metrics"]["total_tasks"]:
         faults = session.summary.faults

@@ -19,7 +19,9 @@ _PIECE = 0.5  # share of the window that a piece of the text takes
 _CHARS_A_TOKEN = 4  # of notes
 
 
-def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def asks_for_pieces(
+    prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """A call for each piece and one for the answer; notes are condensed at most once a piece."""
     pieces = max(1, math.ceil(prompt_tokens / (parameters["window"] * _PIECE)))
     most = 2 * pieces + 1
@@ -27,7 +29,15 @@ def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str
     calls = (pieces + 1, most)
     least = pieces + 1
     usual = least, prompt_tokens + least * FULL * parameters["window"] / 2, least * REPLY_TOKENS
-    return [Expected("main", calls, (prompt_tokens, tokens), (least * REPLY_TOKENS, most * REPLY_TOKENS), usual=usual)]
+    return [
+        Expected(
+            "main",
+            calls,
+            (prompt_tokens, tokens),
+            (least * REPLY_TOKENS, most * REPLY_TOKENS),
+            usual=usual,
+        )
+    ]
 
 
 @solver(
@@ -56,7 +66,9 @@ async def compaction(
         if len(notes) / _CHARS_A_TOKEN > (FULL - _PIECE) * window:
             request = prompts.render("compaction-condensing", notes=notes)
             notes = (await ask([_user(_text(request), *asked)], purpose="condense")).text
-        request = prompts.render("compaction-notes", notes=notes, piece=str(piece + 1), pieces=str(pieces))
+        request = prompts.render(
+            "compaction-notes", notes=notes, piece=str(piece + 1), pieces=str(pieces)
+        )
         text = long_context.part("context", piece * size, (piece + 1) * size)
         reply = await ask([_user(_text(f"{request}\n\n"), text, *asked)], purpose="notes")
         notes = f"{notes}\n{reply.text}".strip()

@@ -26,7 +26,11 @@ REFERENCE = "reference"
 
 NEEDS = frozenset({"long_context", "session"})
 
-MODES: Mapping[str, tuple[str, ...]] = {"": ("rlm",), "zero-shot": ("direct",), "comparative": ("direct", "rlm")}
+MODES: Mapping[str, tuple[str, ...]] = {
+    "": ("rlm",),
+    "zero-shot": ("direct",),
+    "comparative": ("direct", "rlm"),
+}
 """The solvers of modes in suites of long texts."""
 
 
@@ -51,7 +55,9 @@ class Reading:
 def in_characters(context: str, question: str, **more: Any) -> Reading:
     """A text and a question, measured in tokens of chars/4. `more` goes into the record."""
     counter = Characters()
-    return Reading(context, question, counter.count(f"{context}\n{question}"), counter.name, more=more)
+    return Reading(
+        context, question, counter.count(f"{context}\n{question}"), counter.name, more=more
+    )
 
 
 class Recipe(Protocol):
@@ -125,7 +131,9 @@ class OpenContext:
         return reference(self._task, of, start, end)
 
 
-def reference(task: Task[Recipe], of: str = "input", start: int = 0, end: int | None = None) -> dict[str, Any]:
+def reference(
+    task: Task[Recipe], of: str = "input", start: int = 0, end: int | None = None
+) -> dict[str, Any]:
     """A message part that stands for characters of a task's text."""
     part = {"type": REFERENCE, "name": task.id, "digest": task.payload.digest, "of": of}
     return part | ({} if (start, end) == (0, None) else {"start": start, "end": end})
@@ -148,7 +156,12 @@ class LongContextSuite(Suite):
         export: Callable[[Path], Iterable[tuple[Path, int]]] | None = None,
     ) -> None:
         """`score`: of a task's reply, 0 to 1, by the answers, with metrics; `export` writes rows that are made up."""
-        self.name, self.source, self.tasks, self.measures = name, source, tuple(tasks), tuple(measures)
+        self.name, self.source, self.tasks, self.measures = (
+            name,
+            source,
+            tuple(tasks),
+            tuple(measures),
+        )
         self.library = Library()
         self._score, self._player, self._export = score, player, export
 
@@ -174,7 +187,9 @@ class LongContextSuite(Suite):
         """Opens the sessions in which code about texts runs."""
         from koderz.systems.long_context.wasm.opening import open_sessions
 
-        async with open_sessions(context.settings, context.environ, logging.getLogger("koderz").warning) as sessions:
+        async with open_sessions(
+            context.settings, context.environ, logging.getLogger("koderz").warning
+        ) as sessions:
             yield sessions
 
     @asynccontextmanager
@@ -190,7 +205,12 @@ class LongContextSuite(Suite):
         """The messages with references replaced by their texts."""
         return tuple([await self._resolved(task, message) for message in messages])
 
-    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
+    async def judge(
+        self,
+        task: Task[Recipe],
+        answer: Reply | str,
+        context: JudgeContext,  # noqa: ARG002
+    ) -> Verdict:
         """The benchmark's own score; a score of 1 passes."""
         reply = answer.text if isinstance(answer, Reply) else answer
         _, answers = await self.library.about(task.payload)
@@ -198,17 +218,30 @@ class LongContextSuite(Suite):
         artifact, measured = await self.artifact(task, reply), dict(metrics)
         if score == 1:
             return Verdict("passed", score=score, metrics=measured, artifacts=artifact)
-        return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=artifact)
+        return Verdict(
+            "failed",
+            "answer",
+            f"score {score:.4g}",
+            score=score,
+            metrics=measured,
+            artifacts=artifact,
+        )
 
     async def artifact(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
         """The record beside a verdict: the question, the answer, and the expected answer as JSON."""
         question, answers = await self.library.about(task.payload)
-        expected = answers.get("answer") if isinstance(answers, Mapping) else getattr(answers, "answer", answers)
+        expected = (
+            answers.get("answer")
+            if isinstance(answers, Mapping)
+            else getattr(answers, "answer", answers)
+        )
         return {"question": question, "answer": reply, "expected": json.dumps(expected)}
 
     async def _resolved(self, task: Task[Recipe], message: Message) -> Message:
         content = message["content"]
-        if not (isinstance(content, list) and any(part.get("type") == REFERENCE for part in content)):
+        if not (
+            isinstance(content, list) and any(part.get("type") == REFERENCE for part in content)
+        ):
             return message
         texts = []
         for part in content:
@@ -228,7 +261,9 @@ class LongContextSuite(Suite):
 
 def recipe_digest(*parts: object) -> str:
     """A digest of the parts, 32 hex digits."""
-    return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()[
+        :32
+    ]
 
 
 def _sha256(text: str) -> str:

@@ -33,7 +33,10 @@ class Line:
             file.seek(self.start)
             data = file.read(self.size)
         if _digest(data) != self.digest:
-            raise Fault(f"{self.path}, line {self.number} has changed since the run began; put it back", cause="data")
+            raise Fault(
+                f"{self.path}, line {self.number} has changed since the run began; put it back",
+                cause="data",
+            )
         return data
 
     def row(self) -> Row:
@@ -82,8 +85,14 @@ OfRow = Callable[[Fields, Fields], tuple[Reading, Any]]
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
 _BATCH = 64  # rows that are read at once
-_LIKE: Mapping[type, str] = {str: "string", list: "list"}  # what pyarrow calls a column of that type
-_NAMES: Mapping[Kind, str] = {str: "text", int: "a whole number", list: "a list", int | str: "text or a whole number"}
+# what pyarrow calls a column of that type
+_LIKE: Mapping[type, str] = {str: "string", list: "list"}
+_NAMES: Mapping[Kind, str] = {
+    str: "text",
+    int: "a whole number",
+    list: "a list",
+    int | str: "text or a whole number",
+}
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,10 @@ class Layout:
     late: Mapping[str, type]  # the long ones, which are read when they are needed: str, or list
     wanted: Mapping[str, Kind]  # the others that there have to be
     optional: tuple[str, ...] = ()  # and those that there may be
-    cluster: str | None = None  # the column by which rows are clustered; None: `cluster`, where it is there
-    window: tuple[str, ...] = ()  # what rows with the same late columns have in common; without these, they share none
+    # the column by which rows are clustered; None: `cluster`, where it is there
+    cluster: str | None = None
+    # what rows with the same late columns have in common; without these, they share none
+    window: tuple[str, ...] = ()
 
     @property
     def early(self) -> tuple[str, ...]:
@@ -170,7 +181,11 @@ def published(path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterat
             place_of_text = first.setdefault(layout.window_of(fields, place), place)
             if keep(fields):
                 size = place.size if isinstance(place, Line) else 0
-                where = f"line {place.number}" if isinstance(place, Line) else "group {}, row {}".format(*place)
+                where = (
+                    f"line {place.number}"
+                    if isinstance(place, Line)
+                    else "group {}, row {}".format(*place)
+                )
                 cluster = Row(f"{file}, {where}", fields).cluster_by(layout.cluster)
                 yield PublishedRow(texts, place_of_text, fields, digest, of_row, size, cluster)
 
@@ -189,10 +204,14 @@ def rows_at(path: Path, places: Collection[Place], columns: Collection[str]) -> 
     groups: dict[int, set[int]] = {}
     for group, number in (place for place in places if not isinstance(place, Line)):
         groups.setdefault(group, set()).add(number)
-    return lines + [row for group, numbers in groups.items() for row in _rows_in(path, group, numbers, columns)]
+    return lines + [
+        row for group, numbers in groups.items() for row in _rows_in(path, group, numbers, columns)
+    ]
 
 
-def _rows_in(path: Path, group: int, numbers: Collection[int], columns: Collection[str]) -> list[Fields]:
+def _rows_in(
+    path: Path, group: int, numbers: Collection[int], columns: Collection[str]
+) -> list[Fields]:
     """The rows up to the last one wanted; a single row, maybe a long text, is read without its neighbours."""
     found: list[Fields] = []
     with opened_parquet(path, Fault) as file:
@@ -211,13 +230,20 @@ def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]
     for line in file_lines(path):
         row = line.row()
         _require(row, {**layout.wanted, **layout.late})
-        yield line, {name: row.fields[name] for name in layout.early if name in row.fields}, line.digest
+        yield (
+            line,
+            {name: row.fields[name] for name in layout.early if name in row.fields},
+            line.digest,
+        )
 
 
 def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
     with opened_parquet(path) as file:
         names, groups = file.schema_arrow.names, file.num_row_groups
-        _require(Row(str(path), dict.fromkeys(names, "")), dict.fromkeys((*layout.wanted, *layout.late), object))
+        _require(
+            Row(str(path), dict.fromkeys(names, "")),
+            dict.fromkeys((*layout.wanted, *layout.late), object),
+        )
         for name, kind in layout.late.items():
             if _LIKE[kind] not in str(file.schema_arrow.field(name).type):
                 raise KoderzError(f"{path}: the column {name!r} has to be {_NAMES[kind]}")
@@ -225,9 +251,13 @@ def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str
         text = names.index(next(iter(layout.late)))
         for group in range(groups):
             size = file.metadata.row_group(group).column(text).total_compressed_size
-            for number, fields in enumerate(file.read_row_group(group, columns=columns).to_pylist()):
+            for number, fields in enumerate(
+                file.read_row_group(group, columns=columns).to_pylist()
+            ):
                 _require(Row(f"{path}, group {group}, row {number}", fields), layout.wanted)
-                digest = recipe_digest("oolong 1", path.name, group, number, size, sorted(fields.items()))
+                digest = recipe_digest(
+                    "oolong 1", path.name, group, number, size, sorted(fields.items())
+                )
                 yield (group, number), fields, digest
 
 

@@ -58,10 +58,15 @@ class LongContextResults:
             (file_of(about.benchmark), benchmark_document(self._folder, summary, about)),
             (SUMMARY, summary_document(self._folder.parent, about)),
         ):
-            write_whole(output / name, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+            write_whole(
+                output / name,
+                [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)],
+            )
 
 
-def benchmark_document(folder: Path, summary: Summary, about: LongContextDocument) -> dict[str, Any]:
+def benchmark_document(
+    folder: Path, summary: Summary, about: LongContextDocument
+) -> dict[str, Any]:
     """The results of a benchmark, task by task."""
     part = part_of(read_plan(folder), summary, about.names[about.benchmark])
     return {
@@ -70,7 +75,10 @@ def benchmark_document(folder: Path, summary: Summary, about: LongContextDocumen
         "results": list(_rows(folder, summary)),
         "metrics": part["metrics"],
         "total_time": part["total_time"],
-    } | {name: part[name] for name in ("run_id", "suite", "generated", "simulated", "status", "faults")}
+    } | {
+        name: part[name]
+        for name in ("run_id", "suite", "generated", "simulated", "status", "faults")
+    }
 
 
 def summary_document(results: Path, about: LongContextDocument) -> dict[str, Any]:
@@ -80,7 +88,9 @@ def summary_document(results: Path, about: LongContextDocument) -> dict[str, Any
         if (results / run / NAME).exists():
             summary = summarize(results / run)
             if summary.results or summary.faults:
-                begun[benchmark] = part_of(read_plan(results / run), summary, about.names[benchmark])
+                begun[benchmark] = part_of(
+                    read_plan(results / run), summary, about.names[benchmark]
+                )
     return {
         "configuration": about.configuration,
         "model": about.model,
@@ -105,7 +115,9 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
             "correct_tasks": figures.successes,
             "average_time_per_task": each,
             "accuracy_interval": score.interval if score else None,
-            "success_rate_interval": None if low is None or high is None else (low / 100, high / 100),
+            "success_rate_interval": None
+            if low is None or high is None
+            else (low / 100, high / 100),
             "success_rate_interval_method": figures.success_rate_interval_method,
             "clusters": figures.clusters,
             "cost": figures.total_cost,
@@ -140,9 +152,13 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
     arm = arm_of(summary)
     name = next(name for name, each in summary.arms.items() if each is arm)
     for result in arm.results:
-        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
+        attempts = [
+            record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)
+        ]
         texts = (
-            {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}
+            {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)}
+            if attempts
+            else {}
         )
         expected = texts.get("expected")
         artifact = {

@@ -35,7 +35,13 @@ from koderz.systems.long_context.benchmarks import (
     sub_model,
     with_key,
 )
-from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, in_characters
+from koderz.systems.long_context.contexts import (
+    NEEDS,
+    LongContextSuite,
+    Reading,
+    Recipe,
+    in_characters,
+)
 from koderz.systems.long_context.results import benchmark_document
 from koderz.systems.long_context.simulated import Player
 from koderz.types import Reply, Task, Verdict
@@ -61,7 +67,12 @@ class Rlm:
         from koderz.prompts import load_prompts
 
         suite = completion_suite(context, query or "")
-        settings = {**self.settings, "suite": suite.name, "solver": "rlm", "max_depth": self.max_depth}
+        settings = {
+            **self.settings,
+            "suite": suite.name,
+            "solver": "rlm",
+            "max_depth": self.max_depth,
+        }
         settings["wasm_url"] = await sidecar(self.settings.get("wasm_url"), self.environ)
         subject = Subject(suite, suite.tasks, load_prompts(None))
         overrides = {name: value for name, value in settings.items() if value is not None}
@@ -161,7 +172,9 @@ async def run_deep_research_benchmark_async(
     max_concurrency: int = 5,
 ) -> dict[str, Any]:
     """Runs `run_deep_research_benchmark` with several tasks at once; see `run_oolong_benchmark_async`."""
-    return (await _run(("deep_research",), rlm_pool, config, output_dir, max_concurrency))["deep_research"]
+    return (await _run(("deep_research",), rlm_pool, config, output_dir, max_concurrency))[
+        "deep_research"
+    ]
 
 
 async def run_ruler_benchmark_async(
@@ -194,7 +207,12 @@ async def _run(
     rlm, own = pool[0], {name: _as_words(value) for name, value in (config or {}).items()}
     most, seconds = own.pop("max_tasks", 10), own.pop("timeout", None)
     place = await sidecar(rlm.settings.get("wasm_url"), rlm.environ)
-    settings = {**rlm.settings, "wasm_url": place, **({"wasm_timeout": seconds} if seconds else {}), **own}
+    settings = {
+        **rlm.settings,
+        "wasm_url": place,
+        **({"wasm_timeout": seconds} if seconds else {}),
+        **own,
+    }
     parameters = BenchmarkParameters(
         model=rlm.model,
         max_depth=rlm.max_depth,
@@ -213,7 +231,9 @@ async def _run(
         await settle_sinks(session)
         if session.ended.was_called_off:
             raise KeyboardInterrupt
-        document = benchmark_document(session.folder, raise_if_failed(session), about(name, runs, parameters))
+        document = benchmark_document(
+            session.folder, raise_if_failed(session), about(name, runs, parameters)
+        )
         each = document["metrics"]["average_time_per_task"]
         found[name] = {"name": document.pop("benchmark"), **document, "avg_time_per_task": each}
     return found
@@ -247,18 +267,29 @@ class CompletionSuite(LongContextSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> CompletionSuite:  # noqa: ARG003
         """Raises KoderzError."""
-        raise KoderzError("the text of a completion is held by the program that asked for it, by rlm.completion(…)")
+        raise KoderzError(
+            "the text of a completion is held by the program that asked for it, by rlm.completion(…)"
+        )
 
-    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
+    async def judge(
+        self,
+        task: Task[Recipe],  # noqa: ARG002
+        answer: Reply | str,
+        context: JudgeContext,  # noqa: ARG002
+    ) -> Verdict:
         """A verdict that passes any answer."""
         self.answer = answer.text if isinstance(answer, Reply) else answer
-        return Verdict("passed", detail="an answer that nobody judges", artifacts={"answer": self.answer})
+        return Verdict(
+            "passed", detail="an answer that nobody judges", artifacts={"answer": self.answer}
+        )
 
 
 def completion_suite(context: str, question: str) -> CompletionSuite:
     """The suite of one question about a text."""
     reading = in_characters(context, question)
-    digest = hashlib.sha256(f"{question}\0{context}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    digest = hashlib.sha256(f"{question}\0{context}".encode("utf-8", "surrogatepass")).hexdigest()[
+        :32
+    ]
     task: Task[Recipe] = Task(
         f"completion/{digest[:8]}",
         payload=LoadedText(reading, digest),
@@ -266,7 +297,9 @@ def completion_suite(context: str, question: str) -> CompletionSuite:
         digest=digest,
         tokens=reading.tokens,
     )
-    return CompletionSuite("completion", "a text of the program that asks", (task,), _unscored, Player(_nothing))
+    return CompletionSuite(
+        "completion", "a text of the program that asks", (task,), _unscored, Player(_nothing)
+    )
 
 
 def _unscored(_task: Task[Recipe], _answers: Any, _reply: str) -> tuple[float, Mapping[str, float]]:

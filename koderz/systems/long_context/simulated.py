@@ -58,9 +58,11 @@ class Player:
     `search` is its second turn in a session, in which `context` and `question` are at hand: it leaves `replies`.
     """
 
-    answers: Callable[[str], list[str]]  # what belongs into the answer to a whole prompt, as far as it can be told
+    # what belongs into the answer to a whole prompt, as far as it can be told
+    answers: Callable[[str], list[str]]
     search: str = _READ
-    phrase: Callable[[Sequence[str], float], str] = _listed  # what was found, and with which chance, as a reply
+    # what was found, and with which chance, as a reply
+    phrase: Callable[[Sequence[str], float], str] = _listed
 
     def play(self, messages: Sequence[Message]) -> str:
         """The reply in a session: looks, searches by code, and asks about the findings."""
@@ -76,9 +78,16 @@ class Player:
         """A reply that holds each expected answer with a chance that falls with the prompt's length."""
         asked = text_of(messages[-1])
         chance = 1 / (1 + len(asked) / CHARS_A_TOKEN / HALF)
-        seed = hashlib.sha256(f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")).hexdigest()
+        seed = hashlib.sha256(
+            f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")
+        ).hexdigest()
         draw = random.Random(seed)  # noqa: S311 repeatable on purpose
-        known = [each for line in _ANSWERED.findall(asked) for each in line.split(", ")]  # of its own notes
-        new = [answer for answer in self.answers(asked) if answer not in known and draw.random() < chance]
+        # of its own notes
+        known = [each for line in _ANSWERED.findall(asked) for each in line.split(", ")]
+        new = [
+            answer
+            for answer in self.answers(asked)
+            if answer not in known and draw.random() < chance
+        ]
         found = [*dict.fromkeys([*known, *new])]
         return self.phrase(found, chance) if found else "I could not find it in the text."

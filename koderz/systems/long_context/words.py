@@ -53,7 +53,11 @@ class WordPairs(Sequence[str]):
     def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
         self._nouns = sorted(set(nouns))
         self._groups = [*self._grouped(sorted({f"{adjective}-" for adjective in adjectives}))]
-        self._ends = [*accumulate(len(self._nouns) if isinstance(group, str) else len(group) for group in self._groups)]
+        self._ends = [
+            *accumulate(
+                len(self._nouns) if isinstance(group, str) else len(group) for group in self._groups
+            )
+        ]
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -70,7 +74,11 @@ class WordPairs(Sequence[str]):
         for beginning in [*beginnings, ""]:
             if together and not (beginning and beginning.startswith(together[0])):
                 mixed = len(together) > 1
-                yield sorted({f"{each}{noun}" for each in together for noun in self._nouns}) if mixed else together[0]
+                yield (
+                    sorted({f"{each}{noun}" for each in together for noun in self._nouns})
+                    if mixed
+                    else together[0]
+                )
                 together = []
             together.append(beginning)
 

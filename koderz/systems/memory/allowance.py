@@ -59,7 +59,9 @@ class Allowance:
         """
         with self._book() as book:
             if run in book.held:
-                raise KoderzError(f"{run} is being worked on; follow it with show_run, or end it with stop")
+                raise KoderzError(
+                    f"{run} is being worked on; follow it with show_run, or end it with stop"
+                )
             given = max(0.0, min(dollars, self._left(book)))
             book.held[run] = Held(given, before, os.getpid())
             return given
@@ -93,14 +95,22 @@ class Allowance:
                 book = msgspec.json.decode(text, type=_Book) if text else _Book(str(self.results))
                 for run, held in [*book.held.items()]:
                     folder = self.results / run
-                    if is_locked(folder) or (_is_alive(held.pid) and not (held.has_begun and _has_ended(folder))):
+                    if is_locked(folder) or (
+                        _is_alive(held.pid) and not (held.has_begun and _has_ended(folder))
+                    ):
                         continue
-                    book.spent += max(0.0, cost_so_far(folder) - held.before) if _has_ended(folder) else held.dollars
+                    book.spent += (
+                        max(0.0, cost_so_far(folder) - held.before)
+                        if _has_ended(folder)
+                        else held.dollars
+                    )
                     del book.held[run]
                 yield book
                 write_whole(self._path, [msgspec.json.encode(book)])
         except (OSError, msgspec.MsgspecError) as error:  # filelock's Timeout is an OSError
-            raise KoderzError(f"the allowance in {self._path} can't be kept ({error}), so nothing is spent") from None
+            raise KoderzError(
+                f"the allowance in {self._path} can't be kept ({error}), so nothing is spent"
+            ) from None
 
 
 def cost_so_far(folder: Path) -> float:

@@ -41,7 +41,8 @@ def _within(value: Any, room: int, name: str, cut: list[str]) -> Any:
     if isinstance(value, dict):
         left, told = room - 2, {}
         pending = sorted(value, key=lambda key: _size(value[key]))
-        for place, key in enumerate(pending):  # the shortest are whole, the others share what is left
+        # the shortest are whole, the others share what is left
+        for place, key in enumerate(pending):
             share = left // (len(pending) - place) - _size(key) - 2
             if share < 2:  # of a long name, or of too many
                 continue
@@ -85,12 +86,18 @@ def in_parts(memory: Mapping[str, Any], most: int, offset: int = 0) -> dict[str,
     return answer | {"characters": len(text), "offset": offset, **more}
 
 
-def page_of(memories: Iterable[Mapping[str, Any]], detail: Detail, most: int) -> list[dict[str, Any]]:
+def page_of(
+    memories: Iterable[Mapping[str, Any]], detail: Detail, most: int
+) -> list[dict[str, Any]]:
     """The first memories that fit. One too long for any is told by its lesson, and where it is whole."""
 
     def told(memory: Mapping[str, Any]) -> dict[str, Any]:
         if (size := _size(answer := shown(memory, detail))) > most - _LEFT:
-            answer = {**shown(memory, "lesson"), "characters": size, "whole": f"get_memory {memory['id']}"}
+            answer = {
+                **shown(memory, "lesson"),
+                "characters": size,
+                "whole": f"get_memory {memory['id']}",
+            }
         return answer
 
     return fitting(map(told, memories), most)

@@ -45,7 +45,9 @@ _QUESTIONS = {
 class MemoryGroup(LazyGroup):
     """The group `memory`, whose questions are loaded when they are asked."""
 
-    lazy = {name: (f"koderz.systems.memory.questions:{name}", text) for name, text in _QUESTIONS.items()}  # noqa: RUF012
+    lazy = {  # noqa: RUF012
+        name: (f"koderz.systems.memory.questions:{name}", text) for name, text in _QUESTIONS.items()
+    }
 
 
 app = new_group(
@@ -59,16 +61,28 @@ _LARGEST = 1024 * MB  # of a file of memories
 
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", "-t", metavar="TAG", help="Only memories with all of these tags; repeatable."),
+    typer.Option(
+        "--tag", "-t", metavar="TAG", help="Only memories with all of these tags; repeatable."
+    ),
 ]
-Category = Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(CATEGORIES)}.")]
+Category = Annotated[
+    str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(CATEGORIES)}.")
+]
 Project = Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this project.")]
-Results = Annotated[Path | None, typer.Option(metavar="DIR", help="The results folder, which holds memory.db.")]
+Results = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The results folder, which holds memory.db.")
+]
 Http = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout.")
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout."
+    ),
 ]
 TokenEnv = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one."
+    ),
 ]
 Embeddings = Annotated[
     str | None,
@@ -83,29 +97,63 @@ Embeddings = Annotated[
 
 @app.command(cls=PanelCommand)
 def recall(
-    query: Annotated[list[str] | None, typer.Argument(metavar="WORDS", help="What to look for.")] = None,
+    query: Annotated[
+        list[str] | None, typer.Argument(metavar="WORDS", help="What to look for.")
+    ] = None,
     tag: Tags = None,
     category: Category = None,
-    type: Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(TYPES)}.")] = None,  # noqa: A002
+    type: Annotated[  # noqa: A002
+        str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(TYPES)}.")
+    ] = None,
     project: Project = None,
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this suite.")] = None,
-    task: Annotated[str | None, typer.Option(metavar="ID", help="Only memories of this task.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this model.")] = None,
-    arm: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of arms of this name.")] = None,
-    solver: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this solver.")] = None,
-    outcome: Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(OUTCOMES)}.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only memories of this suite.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only memories of this task.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only memories of this model.")
+    ] = None,
+    arm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only memories of arms of this name.")
+    ] = None,
+    solver: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only memories of this solver.")
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(OUTCOMES)}.")
+    ] = None,
     cause: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Only experiments that ended by this cause, e.g. assertion.")
+        str | None,
+        typer.Option(
+            metavar="WORD", help="Only experiments that ended by this cause, e.g. assertion."
+        ),
     ] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Only memories of this run.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored earlier than then.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of hits.", min=1)] = 10,
-    mode: Annotated[str, typer.Option(metavar="WORD", help="search, recent or important.")] = "search",
+    run: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only memories of this run.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stored earlier than then.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of hits.", min=1)
+    ] = 10,
+    mode: Annotated[
+        str, typer.Option(metavar="WORD", help="search, recent or important.")
+    ] = "search",
     detail: Annotated[
-        str | None, typer.Option(metavar="WORD", help="line, lesson or full, in place of a table.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="WORD", help="line, lesson or full, in place of a table.", show_default=False
+        ),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say why each hit stands where it does.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why each hit stands where it does.")
+    ] = False,
     embeddings: Embeddings = None,
     results: Results = None,
     json: Json = False,
@@ -121,9 +169,28 @@ def recall(
     """
     if detail is not None:
         choose("detail", detail, get_args(Detail))
-    filters: dict[str, Any] = {"tags": tag or (), "category": category, "type": type, "project": project}
-    filters |= {"suite": suite, "task": task, "model": model, "arm": arm, "solver": solver, "outcome": outcome}
-    filters |= {"cause": cause, "run": run, "since": since, "until": until, "limit": limit, "mode": mode}
+    filters: dict[str, Any] = {
+        "tags": tag or (),
+        "category": category,
+        "type": type,
+        "project": project,
+    }
+    filters |= {
+        "suite": suite,
+        "task": task,
+        "model": model,
+        "arm": arm,
+        "solver": solver,
+        "outcome": outcome,
+    }
+    filters |= {
+        "cause": cause,
+        "run": run,
+        "since": since,
+        "until": until,
+        "limit": limit,
+        "mode": mode,
+    }
     words = " ".join(query or ()) or None
 
     async def recalled(cortex: Cortex) -> tuple[list[dict[str, Any]], str | None]:
@@ -143,7 +210,11 @@ def recall(
 @app.command(cls=PanelCommand)
 def show(
     which: Annotated[
-        str, typer.Argument(metavar="MEMORY", help="The number of a memory, or its key: an experiment's or a run's id.")
+        str,
+        typer.Argument(
+            metavar="MEMORY",
+            help="The number of a memory, or its key: an experiment's or a run's id.",
+        ),
     ],
     results: Results = None,
     json: Json = False,
@@ -153,14 +224,18 @@ def show(
     Examples:
         koderz memory show 1
     """
-    memory = _asked(lambda cortex: cortex.get_memory(int(which) if which.isdecimal() else which), results)
+    memory = _asked(
+        lambda cortex: cortex.get_memory(int(which) if which.isdecimal() else which), results
+    )
     if memory is None:
         raise KoderzError(f"there is no memory {which}; find one with: koderz memory recall WORDS")
     if json:
         return print_json(memory)
     say(f"{memory['title']}  ({memory['category']}, {memory['type']}, {memory['importance']})")
     say(f"tags: {', '.join(memory['tags']) or 'none'}")
-    say(f"project: {memory['project'] or 'none'}; stored {memory['created_at']}; read {memory['access_count']} times")
+    say(
+        f"project: {memory['project'] or 'none'}; stored {memory['created_at']}; read {memory['access_count']} times"
+    )
     say()
     say(memory["content"])
     say()
@@ -175,11 +250,16 @@ def export(
     tag: Tags = None,
     category: Category = None,
     project: Project = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", help="Maximum number of memories.", min=1)
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", metavar="N", help="Maximum number of memories.", min=1),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead.")
+    ] = None,
     results: Results = None,
     json: Json = False,  # noqa: ARG001 an export is JSON anyway
 ) -> None:
@@ -188,12 +268,19 @@ def export(
     Examples:
         koderz memory export -o memories.json
     """
-    filters: dict[str, Any] = {"category": category, "project": project, "since": since, "limit": limit}
+    filters: dict[str, Any] = {
+        "category": category,
+        "project": project,
+        "since": since,
+        "limit": limit,
+    }
     memories = _asked(lambda cortex: cortex.export_memories(tag or (), **filters), results)
     if output is None:
         return print_json(memories)
     try:
-        write_whole(output, [orjson.dumps(memories, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+        write_whole(
+            output, [orjson.dumps(memories, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)]
+        )
     except OSError as error:
         raise KoderzError(f"{output} can't be written ({error.strerror})") from None
     warn(f"{len(memories)} memories written to {output}")
@@ -203,7 +290,10 @@ def export(
 @app.command(name="import", cls=PanelCommand)
 def import_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A JSON export of koderz or Cortex; - reads standard input.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A JSON export of koderz or Cortex; - reads standard input."
+        ),
     ],
     results: Results = None,
     json: Json = False,
@@ -239,11 +329,15 @@ def stats(project: Project = None, results: Results = None, json: Json = False) 
     found = _asked(lambda cortex: cortex.memory_stats(project), results)
     if json:
         return print_json(found)
-    say(f"{found['path']}: {found['total']} memories, {found['bytes'] / 1e6:.1f} MB, schema {found['schema']}")
+    say(
+        f"{found['path']}: {found['total']} memories, {found['bytes'] / 1e6:.1f} MB, schema {found['schema']}"
+    )
     for name in ("category", "type", "importance", "project"):
         counts = ", ".join(f"{n} {word or 'none'}" for word, n in found[f"by_{name}"].items())
         say(f"{name + ':':<12}{counts or 'none'}")
-    say(f"{'tags:':<12}{found['tags']}, most often {', '.join(list(found['common_tags'])[:5]) or 'none'}")
+    say(
+        f"{'tags:':<12}{found['tags']}, most often {', '.join(list(found['common_tags'])[:5]) or 'none'}"
+    )
     say(f"{'stored:':<12}{found['oldest'] or '-'} to {found['newest'] or '-'}")
     return None
 
@@ -252,21 +346,30 @@ def stats(project: Project = None, results: Results = None, json: Json = False) 
 def forget(
     memory: Annotated[
         int | None,
-        typer.Argument(metavar="ID", help="The number of one memory.", show_default=False, min=0, max=2**63 - 1),
+        typer.Argument(
+            metavar="ID", help="The number of one memory.", show_default=False, min=0, max=2**63 - 1
+        ),
     ] = None,
-    query: Annotated[str | None, typer.Option(metavar="WORDS", help="Only memories with all of these words.")] = None,
+    query: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="Only memories with all of these words.")
+    ] = None,
     tag: Tags = None,
     category: Category = None,
     project: Project = None,
     older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Only memories stored longer ago than this.", min=0)
+        float | None,
+        typer.Option(metavar="DAYS", help="Only memories stored longer ago than this.", min=0),
     ] = None,
     below_salience: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Only memories of less salience, 0 to 1, after decay.", min=0, max=1),
+        typer.Option(
+            metavar="X", help="Only memories of less salience, 0 to 1, after decay.", min=0, max=1
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="With --yes: also where these are all memories.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="With --yes: also where these are all memories.")
+    ] = False,
     results: Results = None,
     json: Json = False,
 ) -> None:
@@ -278,7 +381,12 @@ def forget(
         koderz memory forget 1
         koderz memory forget --older-than 90 --below-salience 0.2
     """
-    filters: dict[str, Any] = {"query": query, "tags": tag or (), "category": category, "project": project}
+    filters: dict[str, Any] = {
+        "query": query,
+        "tags": tag or (),
+        "category": category,
+        "project": project,
+    }
     filters |= {"older_than": older_than, "below_salience": below_salience}
     answer = _asked(lambda cortex: cortex.forget(id=memory, **filters, dry_run=True), results)
     if not json:
@@ -287,10 +395,15 @@ def forget(
         everything = all_ or (
             answer["everything"]
             and not yes
-            and typer.confirm("These are all memories that may be forgotten. Forget every one of them?", err=True)
+            and typer.confirm(
+                "These are all memories that may be forgotten. Forget every one of them?", err=True
+            )
         )
         answer = _asked(
-            lambda cortex: cortex.forget(id=memory, **filters, dry_run=False, everything=everything), results
+            lambda cortex: cortex.forget(
+                id=memory, **filters, dry_run=False, everything=everything
+            ),
+            results,
         )
         if not json:
             say(f"{answer['forgotten']} forgotten")
@@ -312,7 +425,8 @@ def serve(
     Examples:
         koderz memory serve
     """
-    leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
+    # whatever was stored is durable, and a thread that reads standard input can't be cancelled
+    leave_at_once()
     serve_store(http, token_env, results, "the memory store is", embeddings=embeddings)
 
 
@@ -331,7 +445,9 @@ def serve_store(
     embedder_for(embeddings)  # which refuses what is no address
     made = make or make_server
     if http is None:
-        _asked(lambda cortex: serve_stdio(cortex, made), results, create=True, embeddings=embeddings)
+        _asked(
+            lambda cortex: serve_stdio(cortex, made), results, create=True, embeddings=embeddings
+        )
         return
     host, _, number = http.rpartition(":")
     host = host.strip("[]")
@@ -384,7 +500,9 @@ def _warn_of(memories: Sequence[dict[str, Any]], trouble: str | None) -> None:
     if note := memories[0].get("note") if memories else trouble:
         warn(f"note: {note}")
     if memories and memories[0]["ranking"] == "newest":
-        warn("note: these words are very common, so only the newest memories that hold them were ranked")
+        warn(
+            "note: these words are very common, so only the newest memories that hold them were ranked"
+        )
 
 
 def _table(memories: Sequence[dict[str, Any]]) -> Table:
@@ -401,7 +519,9 @@ def _row(memory: dict[str, Any]) -> dict[str, str]:
     is_result = "result" in memory["tags"] and bool(told.get("problem_id"))
     (lesson,) = lesson_of(memory).split("\n")[1:2] or [""]
     why = memory.get("why") or {}
-    places = [f"{word} in {' and '.join(where)}" for word, where in why.get("words", {}).items() if where]
+    places = [
+        f"{word} in {' and '.join(where)}" for word, where in why.get("words", {}).items() if where
+    ]
     if why:
         places += [f"rank {rank} by {name}" for name, rank in why.get("ranks", {}).items() if rank]
         places.append(f"relevance {why['relevance']:.2f}, salience {why['salience']:.2f}")
@@ -411,7 +531,9 @@ def _row(memory: dict[str, Any]) -> dict[str, str]:
         "Arm": str(told.get("arm") or told.get("solver") or told.get("mode") or ""),
         "Model": str(told.get("model") or ""),
         "Outcome": outcome_of(told) if is_result else str(told.get("status") or ""),
-        "Tried": f"{memory['tried']}, {memory['passed']} passed" if is_result and memory.get("tried") else "",
+        "Tried": f"{memory['tried']}, {memory['passed']} passed"
+        if is_result and memory.get("tried")
+        else "",
         "When": memory["created_at"][:16].replace("T", " "),
         "Lesson": shortened(" ".join(lesson.split()), _GLIMPSE),
         "Why": "; ".join(places),
@@ -419,12 +541,17 @@ def _row(memory: dict[str, Any]) -> dict[str, str]:
 
 
 def _tell_forgetting(told: dict[str, Any]) -> None:
-    rows = [[str(memory["id"]), memory["title"], f"({memory['category']})"] for memory in told["memories"]]
+    rows = [
+        [str(memory["id"]), memory["title"], f"({memory['category']})"]
+        for memory in told["memories"]
+    ]
     print_blocks([Table((), rows, ruled=False)])
     if more := told["would_forget"] - len(told["memories"]):
         say(f"… and {more} more")
     if told["protected"]:
-        warn(f"{told['protected']} that fit are kept: critical memories, runs and experiments are never forgotten")
+        warn(
+            f"{told['protected']} that fit are kept: critical memories, runs and experiments are never forgotten"
+        )
     if not told["would_forget"]:
         warn("nothing to forget")
 

@@ -47,7 +47,10 @@ task. Say which causes explain the losses, and what could be noise by the interv
 @app.command(cls=PanelCommand)
 def serve(
     allow_runs: Annotated[
-        bool, typer.Option("--allow-runs", help="Let clients begin runs, which costs money: up to --max-cost.")
+        bool,
+        typer.Option(
+            "--allow-runs", help="Let clients begin runs, which costs money: up to --max-cost."
+        ),
     ] = False,
     max_cost: Annotated[
         float | None,
@@ -72,9 +75,12 @@ def serve(
         koderz mcp serve
         koderz mcp serve --allow-runs --max-cost 5
     """
-    leave_at_once()  # what was stored is durable, and a thread that reads standard input can't be cancelled
+    # what was stored is durable, and a thread that reads standard input can't be cancelled
+    leave_at_once()
     if allow_runs and max_cost is None:
-        raise KoderzError("--allow-runs needs a cap: add --max-cost DOLLARS, of all runs that clients begin")
+        raise KoderzError(
+            "--allow-runs needs a cap: add --max-cost DOLLARS, of all runs that clients begin"
+        )
     if max_cost is not None and not allow_runs:
         raise KoderzError("--max-cost has no effect here: only --allow-runs reads it")
     from koderz.settings.toml import results_folder
@@ -117,15 +123,25 @@ def _resources(desk: Desk) -> dict[str, Any]:
 
     async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
         found = await ListRuns(limit=_LISTED).work(desk)
-        about = {row["run_id"]: f"{row['mode']} · {row['suite']} · {row['model']}" for row in found["runs"]}
-        runs = [types.Resource(uri=f"{_URI}{run}", name=run, description=text) for run, text in about.items()]
+        about = {
+            row["run_id"]: f"{row['mode']} · {row['suite']} · {row['model']}"
+            for row in found["runs"]
+        }
+        runs = [
+            types.Resource(uri=f"{_URI}{run}", name=run, description=text)
+            for run, text in about.items()
+        ]
         return types.ListResourcesResult(resources=runs)
 
     async def templates(_context: Any, _params: Any) -> types.ListResourceTemplatesResult:
-        template = types.ResourceTemplate(uri_template=f"{_URI}{{run}}", name="run", mime_type="application/json")
+        template = types.ResourceTemplate(
+            uri_template=f"{_URI}{{run}}", name="run", mime_type="application/json"
+        )
         return types.ListResourceTemplatesResult(resource_templates=[template])
 
-    async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read(
+        _context: Any, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
             text = text_of(await ShowRun(run=uri.removeprefix(_URI)).work(desk))
@@ -134,7 +150,11 @@ def _resources(desk: Desk) -> dict[str, Any]:
         content = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 
-    return {"on_list_resources": listed, "on_list_resource_templates": templates, "on_read_resource": read}
+    return {
+        "on_list_resources": listed,
+        "on_list_resource_templates": templates,
+        "on_read_resource": read,
+    }
 
 
 def _prompts() -> dict[str, Any]:
@@ -156,7 +176,9 @@ def _prompts() -> dict[str, Any]:
     async def got(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         said = defaultdict(lambda: "(say which)", params.arguments or {})
         text = _PROMPTS.get(params.name, f"There is no prompt {params.name}.").format_map(said)
-        message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        message = types.PromptMessage(
+            role="user", content=types.TextContent(type="text", text=text)
+        )
         return types.GetPromptResult(messages=[message])
 
     return {"on_list_prompts": listed, "on_get_prompt": got}

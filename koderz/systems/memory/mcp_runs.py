@@ -25,7 +25,11 @@ from koderz_tracker.journal import NAME
 from koderz_tracker.runs import is_locked, read_plan
 
 MaxCost = Annotated[
-    float, Meta(ge=0, description="US dollars that this may cost at most, if less than what is left of the allowance.")
+    float,
+    Meta(
+        ge=0,
+        description="US dollars that this may cost at most, if less than what is left of the allowance.",
+    ),
 ]
 _LOOK = 0.05  # seconds between looks at whether a run has begun
 
@@ -83,7 +87,10 @@ class Retry(SpendingTool, frozen=True):
     Answers with the run's id at once."""
 
     run: RunName
-    causes: Annotated[list[str], Meta(description=f"Only faults of these: {', '.join(CAUSES)}.")] | UnsetType = UNSET
+    causes: (
+        Annotated[list[str], Meta(description=f"Only faults of these: {', '.join(CAUSES)}.")]
+        | UnsetType
+    ) = UNSET
     max_cost: MaxCost | UnsetType = UNSET
 
     async def work(self, desk: Desk) -> Any:
@@ -100,14 +107,18 @@ class Stop(SpendingTool, frozen=True):
         folder = desk.folder(self.run)
         pid = _allowance(desk).holder(folder.name)
         if pid is None or pid == os.getpid() or not is_locked(folder):
-            raise KoderzError(f"{folder.name} isn't being worked on by a process that was begun here")
+            raise KoderzError(
+                f"{folder.name} isn't being worked on by a process that was begun here"
+            )
         os.kill(pid, signal.SIGINT)
         return {"run_id": folder.name, "stopping": True}
 
 
 def _allowance(desk: Desk) -> Allowance:
     if desk.allowance is None:
-        raise KoderzError("runs aren't allowed here; a person can: koderz mcp serve --allow-runs --max-cost DOLLARS")
+        raise KoderzError(
+            "runs aren't allowed here; a person can: koderz mcp serve --allow-runs --max-cost DOLLARS"
+        )
     return desk.allowance
 
 
@@ -117,7 +128,8 @@ async def _begin(new: NewRun, desk: Desk, most: float | UnsetType) -> Any:
     from koderz.runs.session import lay_down
 
     allowance = _allowance(desk)
-    draft, _ = await planned(new, desk, max_cost=0.0)  # whose prices have to be known, since it has a cap
+    # whose prices have to be known, since it has a cap
+    draft, _ = await planned(new, desk, max_cost=0.0)
     forecast = await asyncio.to_thread(forecast_of, draft, desk.environ)
     # Without a price it is refused as soon as it is laid down.
     least, likely = forecast.estimate.cost or (0.0, allowance.cap)
@@ -138,7 +150,12 @@ async def _begin(new: NewRun, desk: Desk, most: float | UnsetType) -> Any:
     except KoderzError:  # not where the client called it off: the run may have begun
         allowance.give_back(plan.name)
         raise
-    return {"run_id": plan.name, "max_cost": held, "allowance_left": allowance.left(), "notes": notes}
+    return {
+        "run_id": plan.name,
+        "max_cost": held,
+        "allowance_left": allowance.left(),
+        "notes": notes,
+    }
 
 
 async def _take_up(desk: Desk, name: str, most: float | UnsetType, how: str, *more: str) -> Any:
@@ -147,9 +164,13 @@ async def _take_up(desk: Desk, name: str, most: float | UnsetType, how: str, *mo
     record = read_plan(folder)
     _refuse_elsewhere(record)
     if len(record.together) > 1:
-        raise KoderzError(f"{folder.name} goes on with the runs that were planned together with it: koderz resume")
+        raise KoderzError(
+            f"{folder.name} goes on with the runs that were planned together with it: koderz resume"
+        )
     if desk.is_worked_on(folder):
-        raise KoderzError(f"{folder.name} is being worked on; follow it with show_run, or end it with stop")
+        raise KoderzError(
+            f"{folder.name} is being worked on; follow it with show_run, or end it with stop"
+        )
     before = await asyncio.to_thread(cost_so_far, folder)
     held = allowance.hold(folder.name, allowance.cap if most is UNSET else most, before)
     try:
@@ -165,27 +186,51 @@ def _refuse_elsewhere(record: Any) -> None:
     from koderz.engines.sources import schema_of_plan
     from koderz.settings.trust import SPENDS, risks_of
 
-    risks = risks_of(schema_of_plan(record).fields, {**record.config, "results": None}, lambda *_: False)
+    risks = risks_of(
+        schema_of_plan(record).fields, {**record.config, "results": None}, lambda *_: False
+    )
     if paid := [name for name, risk in risks.items() if risk == SPENDS]:
-        raise KoderzError(f"{', '.join(paid)}: it spends what --max-cost doesn't count; begin it by koderz benchmark")
+        raise KoderzError(
+            f"{', '.join(paid)}: it spends what --max-cost doesn't count; begin it by koderz benchmark"
+        )
 
 
 def _start(desk: Desk, folder: Path, how: str, cap: float, *more: str) -> None:
     """Starts a process for the run, and returns once it works on it. Raises KoderzError if it refuses."""
-    command = [sys.executable, "-P", "-m", "koderz", "benchmark", how, folder.name, "--results", str(folder.parent)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "koderz",
+        "benchmark",
+        how,
+        folder.name,
+        "--results",
+        str(folder.parent),
+    ]
     command += ["--max-cost", repr(cap), "--quiet", *more]
     journal, was = folder / NAME, (folder / NAME).stat().st_size
     with tempfile.TemporaryFile() as said:
-        streams: list[Any] = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+        streams: list[Any] = [
+            (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)
+        ]
         streams.append((os.POSIX_SPAWN_DUP2, said.fileno(), 2))
         # In a session of its own, so that Ctrl-C at the server is none of its business, and the server's end neither.
-        pid = os.posix_spawn(sys.executable, command, dict(desk.environ), file_actions=streams, setsid=True)
+        pid = os.posix_spawn(
+            sys.executable, command, dict(desk.environ), file_actions=streams, setsid=True
+        )
         while not (ended := os.waitpid(pid, os.WNOHANG))[0] and journal.stat().st_size == was:
             time.sleep(_LOOK)
-        if ended[0] and os.waitstatus_to_exitcode(ended[1]) in (2, 4) and journal.stat().st_size == was:
+        if (
+            ended[0]
+            and os.waitstatus_to_exitcode(ended[1]) in (2, 4)
+            and journal.stat().st_size == was
+        ):
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()
-            raise KoderzError(lines[-1].removeprefix("koderz: ") if lines else f"{how} of {folder.name} failed")
+            raise KoderzError(
+                lines[-1].removeprefix("koderz: ") if lines else f"{how} of {folder.name} failed"
+            )
     _allowance(desk).hand_over(folder.name, pid)
 
 

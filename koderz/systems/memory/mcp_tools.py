@@ -38,7 +38,9 @@ class Desk:
         from koderz.analysis.runs import find
 
         if not re.fullmatch(r"\w+|latest~\d+", name):
-            raise KoderzError(f"{name!r} is no run: give its id, the beginning of it, latest or latest~1")
+            raise KoderzError(
+                f"{name!r} is no run: give its id, the beginning of it, latest or latest~1"
+            )
         found = find(self.results, name)
         return found.with_suffix("") if found.suffix == ".json" else found
 
@@ -65,7 +67,9 @@ class RunTool(Tool, frozen=True):
 class ListRuns(RunTool, frozen=True):
     """Runs, the newest first, each arm with its success rate, the rate's 95 % interval, and costs."""
 
-    model: Annotated[str, Meta(description="Only models with this in their name.")] | UnsetType = UNSET
+    model: Annotated[str, Meta(description="Only models with this in their name.")] | UnsetType = (
+        UNSET
+    )
     mode: str | UnsetType = UNSET
     suite: str | UnsetType = UNSET
     since: Annotated[str, Meta(description="Only runs begun since; ISO 8601.")] | UnsetType = UNSET
@@ -97,7 +101,10 @@ def _row(row: Any) -> dict[str, Any]:
         if arm.average is not None:
             arms[arm.solver] |= {"measure": arm.average.measure.name, "rate": None}
             arms[arm.solver] |= _told(arm.average, "mean interval")
-    return {**_told(row, "run_id status mode model suite started planned faults cost simulated tags"), "arms": arms}
+    return {
+        **_told(row, "run_id status mode model suite started planned faults cost simulated tags"),
+        "arms": arms,
+    }
 
 
 def _told(about: Any, names: str) -> dict[str, Any]:
@@ -123,8 +130,13 @@ class ShowRun(RunTool, frozen=True):
         for name, arm in run.arms.items():
             arms[name] = _told(arm.summary, _FIGURES) | {"rate": arm.summary.success_rate}
             arms[name]["interval"] = arm.summary.success_rate_interval
-            means = {measure: _told(mean, "mean interval") for measure, mean in arm.summary.measures.items()}
-            arms[name]["measures"] = {measure: told for measure, told in means.items() if told["interval"]}
+            means = {
+                measure: _told(mean, "mean interval")
+                for measure, mean in arm.summary.measures.items()
+            }
+            arms[name]["measures"] = {
+                measure: told for measure, told in means.items() if told["interval"]
+            }
         return {
             **_told(run, "run_id reason mode model suite planned cautions simulated"),
             "status": "running" if is_worked_on else run.status,
@@ -143,7 +155,9 @@ class Failures(RunTool, frozen=True):
     run: RunName = "latest"
     arm: str | UnsetType = UNSET
     cause: Annotated[str, Meta(description="Only this one.")] | UnsetType = UNSET
-    problem: Annotated[str, Meta(description="The attempts on this task, passed or not.")] | UnsetType = UNSET
+    problem: (
+        Annotated[str, Meta(description="The attempts on this task, passed or not.")] | UnsetType
+    ) = UNSET
     cursor: Cursor | UnsetType = UNSET
 
     def read(self, desk: Desk) -> Any:
@@ -153,23 +167,32 @@ class Failures(RunTool, frozen=True):
         mine = [each for each in experiments.outcomes if self.arm in (UNSET, each.arm)]
         if self.problem is not UNSET:
             name = problem_named(self.problem, experiments.plan.tasks)
-            return {"problem": name, "stories": [_story(experiments.story(e)) for e in mine if e.problem_id == name]}
+            return {
+                "problem": name,
+                "stories": [_story(experiments.story(e)) for e in mine if e.problem_id == name],
+            }
         found = [each for each in mine if not getattr(each, "success", False)]
         found = [each for each in found if self.cause in (UNSET, each.cause)]
         ids = [each.experiment_id for each in found]
         if self.cursor is not UNSET and self.cursor not in ids:
-            raise KoderzError(f"cursor {self.cursor[:40]!r}: give the one of the answer before, as it is")
+            raise KoderzError(
+                f"cursor {self.cursor[:40]!r}: give the one of the answer before, as it is"
+            )
         left = found[ids.index(self.cursor) + 1 :] if self.cursor is not UNSET else found
         page = fitting(map(_failure, left), self.max_characters - 2000)
         more = {"cursor": left[len(page) - 1].experiment_id} if len(page) < len(left) else {}
-        causes = Counter(f"fault: {e.cause}" if isinstance(e, Fault) else e.cause or e.verdict for e in found)
+        causes = Counter(
+            f"fault: {e.cause}" if isinstance(e, Fault) else e.cause or e.verdict for e in found
+        )
         counts = {"of": len(mine), "found": len(found), "by_cause": dict(causes.most_common(20))}
         return {**counts, "failures": page, **more}
 
 
 def _failure(outcome: Any) -> dict[str, Any]:
     names = ("problem_id", "arm", "sample", "verdict", "cause", "iterations", "cost", "reason")
-    return {name: value for name in names if (value := getattr(outcome, name, None)) not in (None, "")}
+    return {
+        name: value for name in names if (value := getattr(outcome, name, None)) not in (None, "")
+    }
 
 
 def _story(story: Any) -> dict[str, Any]:
@@ -191,8 +214,12 @@ class CompareRuns(RunTool, frozen=True):
     runs: Annotated[list[RunName], Meta(min_length=1, max_length=20)]
     arm: str | UnsetType = UNSET
     measure: str | UnsetType = UNSET
-    allow_simulated: Annotated[bool, Meta(description="Also runs of the simulated model, which show nothing.")] = False
-    details: Annotated[bool, Meta(description="Also methods, causes of failures and all notes.")] = False
+    allow_simulated: Annotated[
+        bool, Meta(description="Also runs of the simulated model, which show nothing.")
+    ] = False
+    details: Annotated[
+        bool, Meta(description="Also methods, causes of failures and all notes.")
+    ] = False
 
     def read(self, desk: Desk) -> Any:
         from koderz.analysis.compare import compare_runs
@@ -202,49 +229,72 @@ class CompareRuns(RunTool, frozen=True):
         found = compare_runs(names, desk.results, allow_simulated=self.allow_simulated, **chosen)
         document = found.document()
         if self.details or "headline" not in document:
-            return {"runs": names, "told": "\n".join(filter(None, found.markdown(details=self.details)))}
-        told = {name: document[name] for name in ("headline", "interval", "lost", "gained", "notes")}
+            return {
+                "runs": names,
+                "told": "\n".join(filter(None, found.markdown(details=self.details))),
+            }
+        told = {
+            name: document[name] for name in ("headline", "interval", "lost", "gained", "notes")
+        }
         return {"runs": names, **told}
 
 
 class NewRun(RunTool, frozen=True):
     """The tasks and settings of a new run."""
 
-    suite: Annotated[str, Meta(description="The name of a suite, such as humaneval.")] | UnsetType = UNSET
+    suite: (
+        Annotated[str, Meta(description="The name of a suite, such as humaneval.")] | UnsetType
+    ) = UNSET
     start: Annotated[int, Meta(ge=0, description="The first task's index.")] | UnsetType = UNSET
-    end: Annotated[int, Meta(ge=0, description="The index after the last task's.")] | UnsetType = UNSET
+    end: Annotated[int, Meta(ge=0, description="The index after the last task's.")] | UnsetType = (
+        UNSET
+    )
     problems: Annotated[list[str], Meta(description="Only these tasks, by id.")] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     mode: Literal["zero-shot", "iterative", "comparative"] | UnsetType = UNSET
-    solver: Annotated[str, Meta(description="A solver's name, instead of a mode.")] | UnsetType = UNSET
+    solver: Annotated[str, Meta(description="A solver's name, instead of a mode.")] | UnsetType = (
+        UNSET
+    )
     samples: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     options: (
         Annotated[
             dict[str, Any],
-            Meta(description="Other options of koderz benchmark by name, such as max_iterations or temperature."),
+            Meta(
+                description="Other options of koderz benchmark by name, such as max_iterations or temperature."
+            ),
         ]
         | UnsetType
     ) = UNSET
 
     def given(self) -> dict[str, Any]:
         """The settings of the run, as the command line would have them."""
-        found = {name: getattr(self, name) for name in ("suite", "limit", "mode", "solver", "samples")}
+        found = {
+            name: getattr(self, name) for name in ("suite", "limit", "mode", "solver", "samples")
+        }
         named = {name: value for name, value in found.items() if value is not UNSET}
-        return {**(self.options or {}), **named, **({"problems": tuple(self.problems)} if self.problems else {})}
+        return {
+            **(self.options or {}),
+            **named,
+            **({"problems": tuple(self.problems)} if self.problems else {}),
+        }
 
     @property
     def span(self) -> range | None:
         if self.start is UNSET and self.end is UNSET:
             return None
         if self.start is UNSET or self.end is UNSET:
-            raise KoderzError("a range of tasks takes both start and end: 0 and 10 are the first ten")
+            raise KoderzError(
+                "a range of tasks takes both start and end: 0 and 10 are the first ten"
+            )
         return range(self.start, self.end)
 
 
 class Plan(NewRun, frozen=True, kw_only=True):
     """Say what a run would do and cost, before anything is spent: tasks, calls, tokens, prices. Nothing is written."""
 
-    models: Annotated[list[str], Meta(min_length=1, description="Such as openai/gpt-6-luna or simulated.")]
+    models: Annotated[
+        list[str], Meta(min_length=1, description="Such as openai/gpt-6-luna or simulated.")
+    ]
 
     def given(self) -> dict[str, Any]:
         return {**NewRun.given(self), "local_model": self.models[0], "models": tuple(self.models)}
@@ -277,8 +327,12 @@ async def planned(new: NewRun, desk: Desk, **more: Any) -> tuple[Any, list[str]]
         raise KoderzError("; ".join(refused))
     span = new.span
     if span is None and given.keys().isdisjoint({"problems", "limit"}):
-        raise KoderzError("say which tasks: start and end (0 and 10 are the first ten), problems or limit")
-    plan = await prepare({**given, "results": desk.results, **more}, span, observer=notes, environ=desk.environ)
+        raise KoderzError(
+            "say which tasks: start and end (0 and 10 are the first ten), problems or limit"
+        )
+    plan = await prepare(
+        {**given, "results": desk.results, **more}, span, observer=notes, environ=desk.environ
+    )
     require_effect([plan], [*given])
     return plan, notes.told
 

@@ -13,27 +13,47 @@ from koderz.errors import KoderzError
 
 _FILTERS = {
     "suite": Annotated[str | None, typer.Option(metavar="NAME", help="Only this suite.")],
-    "task": Annotated[str | None, typer.Option(metavar="ID", help="Only this task, e.g. HumanEval/3.")],
+    "task": Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this task, e.g. HumanEval/3.")
+    ],
     "model": Annotated[str | None, typer.Option(metavar="NAME", help="Only this model.")],
-    "arm": Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")],
+    "arm": Annotated[
+        str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")
+    ],
     "solver": Annotated[str | None, typer.Option(metavar="NAME", help="Only this solver.")],
     "tags": Annotated[
-        list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Only with all of these tags; repeatable.")
+        list[str] | None,
+        typer.Option("--tag", "-t", metavar="TAG", help="Only with all of these tags; repeatable."),
     ],
-    "since": Annotated[str | None, typer.Option(metavar="TIME", help="Ended then or later, e.g. 2026-01-31.")],
-    "until": Annotated[str | None, typer.Option(metavar="TIME", help="Ended earlier, e.g. 2026-02-28.")],
-    "run": Annotated[str | None, typer.Option(metavar="ID", help="Only this run of the store, or latest.")],
+    "since": Annotated[
+        str | None, typer.Option(metavar="TIME", help="Ended then or later, e.g. 2026-01-31.")
+    ],
+    "until": Annotated[
+        str | None, typer.Option(metavar="TIME", help="Ended earlier, e.g. 2026-02-28.")
+    ],
+    "run": Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this run of the store, or latest.")
+    ],
     "allow_simulated": AllowSimulated,
 }
-_CAUSE = Annotated[str | None, typer.Option(metavar="CAUSE", help="Only failed so, e.g. assertion or exception.")]
+_CAUSE = Annotated[
+    str | None, typer.Option(metavar="CAUSE", help="Only failed so, e.g. assertion or exception.")
+]
 _ENDS = {
     "outcome": Annotated[
-        str | None, typer.Option(metavar="WORD", help="passed, failed (whatever didn't pass), timeout, error or fault.")
+        str | None,
+        typer.Option(
+            metavar="WORD", help="passed, failed (whatever didn't pass), timeout, error or fault."
+        ),
     ],
     "cause": _CAUSE,
 }
-_Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of rows.", min=1)]
-_Measure = Annotated[str | None, typer.Option(metavar="NAME", help="What is compared. Default: the system's own.")]
+_Limit = Annotated[
+    int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of rows.", min=1)
+]
+_Measure = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What is compared. Default: the system's own.")
+]
 _ClaimOf = Annotated[str | None, typer.Option(metavar="CLAIM", help="The number of a claim.")]
 
 
@@ -46,7 +66,9 @@ def _answer(question: str, results: Path, *named: Any, json: bool, **asked: Any)
 
     given = {name: value for name, value in asked.items() if value not in (None, False)}
     with Store(store_path(results), create=False) as store:
-        found = getattr(claims if question in ("claim", "claims") else questions, question)(store, *named, **given)
+        found = getattr(claims if question in ("claim", "claims") else questions, question)(
+            store, *named, **given
+        )
     print_json(found.document()) if json else print_blocks(found.blocks())
     if not found.rows and not json:
         warn("nothing fits")
@@ -54,7 +76,9 @@ def _answer(question: str, results: Path, *named: Any, json: bool, **asked: Any)
 
 @with_flags(_FILTERS | _ENDS)
 def find(
-    order: Annotated[str, typer.Option(metavar="WORD", help="newest, or telling: lessons, then failures.")] = "newest",
+    order: Annotated[
+        str, typer.Option(metavar="WORD", help="newest, or telling: lessons, then failures.")
+    ] = "newest",
     limit: _Limit = 10,
     json: Json = False,
     *,
@@ -72,7 +96,8 @@ def find(
 @with_flags(_FILTERS)
 def best(
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="success, score, another measure, or cost-per-success.")
+        str | None,
+        typer.Option(metavar="NAME", help="success, score, another measure, or cost-per-success."),
     ] = None,
     limit: _Limit = 10,
     json: Json = False,
@@ -103,9 +128,12 @@ def hardest(limit: _Limit = 10, json: Json = False, *, results: Results, **chose
 
 @with_flags(_FILTERS)
 def tried(
-    plan: Annotated[list[str] | None, typer.Argument(metavar="WORDS", help="What is planned.")] = None,
+    plan: Annotated[
+        list[str] | None, typer.Argument(metavar="WORDS", help="What is planned.")
+    ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--setting", metavar="K=V", help="A setting of the plan; repeatable.")
+        list[str] | None,
+        typer.Option("--setting", metavar="K=V", help="A setting of the plan; repeatable."),
     ] = None,
     limit: _Limit = 5,
     json: Json = False,
@@ -125,13 +153,24 @@ def tried(
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise KoderzError(f"--setting {wrong[0]}: write name=value")
     settings = {name: value for name, _, value in pairs}
-    _answer("tried", results, " ".join(plan or ()), json=json, settings=settings or None, limit=limit, **chosen)
+    _answer(
+        "tried",
+        results,
+        " ".join(plan or ()),
+        json=json,
+        settings=settings or None,
+        limit=limit,
+        **chosen,
+    )
 
 
 @with_flags(_FILTERS)
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a run, a model or an arm.")],
-    b: Annotated[str | None, typer.Argument(metavar="[B]", help="The candidate. Default: the other arm of A.")] = None,
+    b: Annotated[
+        str | None,
+        typer.Argument(metavar="[B]", help="The candidate. Default: the other arm of A."),
+    ] = None,
     measure: _Measure = None,
     json: Json = False,
     *,
@@ -160,9 +199,14 @@ def lessons(limit: _Limit = 10, json: Json = False, *, results: Results, **chose
 def claim(
     sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="What is claimed.")],
     run: Annotated[
-        list[str], typer.Option("--run", metavar="ID", help="What it rests on: one run, or baseline and candidate.")
+        list[str],
+        typer.Option(
+            "--run", metavar="ID", help="What it rests on: one run, or baseline and candidate."
+        ),
     ],
-    arm: Annotated[str | None, typer.Option(metavar="ARM", help="The arm that it is about.")] = None,
+    arm: Annotated[
+        str | None, typer.Option(metavar="ARM", help="The arm that it is about.")
+    ] = None,
     measure: _Measure = None,
     supersedes: _ClaimOf = None,
     contradicts: _ClaimOf = None,
@@ -179,7 +223,17 @@ def claim(
         koderz memory claim "iterating helps" --run latest
     """
     relations = {"supersedes": supersedes, "contradicts": contradicts}
-    _answer("claim", results, sentence, run, json=json, arm=arm, measure=measure, made_by=by, **relations)
+    _answer(
+        "claim",
+        results,
+        sentence,
+        run,
+        json=json,
+        arm=arm,
+        measure=measure,
+        made_by=by,
+        **relations,
+    )
 
 
 def claims(

@@ -55,7 +55,9 @@ def make_server(
             name=name,
             description=described(tool),
             input_schema=schema_of(tool),
-            annotations=types.ToolAnnotations(read_only_hint=tool.reads_only, destructive_hint=name == "forget"),
+            annotations=types.ToolAnnotations(
+                read_only_hint=tool.reads_only, destructive_hint=name == "forget"
+            ),
         )
         for name, tool in tools.items()
     ]
@@ -69,7 +71,9 @@ def make_server(
             text = text_of(await work(tool), tool.max_characters)
             return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
         except KoderzError as error:
-            return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
+            return types.CallToolResult(
+                content=[types.TextContent(type="text", text=str(error))], is_error=True
+            )
 
     return Server(
         name,
@@ -115,12 +119,19 @@ async def serve_http(
         for name in {host, *(_LOCAL if is_loopback(host) else ())}
     ]
     security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=True, allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=names,
+        allowed_origins=[f"http://{name}" for name in names],
     )
     app = make(cortex).streamable_http_app(
-        streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=_MOST_BYTES
+        streamable_http_path=PATH,
+        transport_security=security,
+        host=host,
+        max_request_body_size=_MOST_BYTES,
     )
-    config = uvicorn.Config(guarded(read_out(app), token), log_level="error", access_log=False, lifespan="on")
+    config = uvicorn.Config(
+        guarded(read_out(app), token), log_level="error", access_log=False, lifespan="on"
+    )
     server = uvicorn.Server(config)
     shown = f"[{host}]" if ":" in host else host
     ready(f"http://{shown}:{port}{PATH}")
@@ -162,7 +173,9 @@ def guarded(app: ASGIApp, token: str) -> ASGIApp:
 
     expected = f"Bearer {token}".encode()
     refusal = PlainTextResponse(
-        "a token is needed: Authorization: Bearer TOKEN\n", 401, headers={"www-authenticate": "Bearer"}
+        "a token is needed: Authorization: Bearer TOKEN\n",
+        401,
+        headers={"www-authenticate": "Bearer"},
     )
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,7 +195,9 @@ def token_from(environ: Mapping[str, str], variable: str | None) -> str:
         return secrets.token_urlsafe(24)
     token = environ.get(variable, "")
     if len(token) < 16:
-        raise KoderzError(f"--token-env {variable}: it has to hold a token of at least 16 characters")
+        raise KoderzError(
+            f"--token-env {variable}: it has to hold a token of at least 16 characters"
+        )
     return token
 
 
@@ -200,5 +215,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.listen(128)
     except (OSError, OverflowError) as error:
         bound.close()
-        raise KoderzError(f"--http {host}:{port}: nothing can listen there ({error}); choose another") from None
+        raise KoderzError(
+            f"--http {host}:{port}: nothing can listen there ({error}); choose another"
+        ) from None
     return bound

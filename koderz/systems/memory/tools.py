@@ -14,7 +14,15 @@ import msgspec
 import orjson
 from msgspec import UNSET, Meta, UnsetType
 
-from koderz.systems.memory.answers import MOST, USUAL, cursor_after, in_parts, mark_of, page_of, seen_in
+from koderz.systems.memory.answers import (
+    MOST,
+    USUAL,
+    cursor_after,
+    in_parts,
+    mark_of,
+    page_of,
+    seen_in,
+)
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.detail import Detail
 from koderz_tracker.memory.memories import Category, Importance, InvalidMemory, Type
@@ -22,9 +30,13 @@ from koderz_tracker.memory.memories import Category, Importance, InvalidMemory, 
 Query = Annotated[str, Meta(description="Words to look for, in titles, tags and contents.")]
 Project = Annotated[str, Meta(description="Only memories of this project.")]
 Tags = Annotated[list[str], Meta(description="Only memories that carry all of these.")]
-Days = Annotated[float, Meta(ge=0, description="Only memories stored longer ago than this, in days.")]
+Days = Annotated[
+    float, Meta(ge=0, description="Only memories stored longer ago than this, in days.")
+]
 Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # SQLite holds no other
-Salience = Annotated[float, Meta(ge=0, le=1, description="Only memories whose salience, after decay, is below this.")]
+Salience = Annotated[
+    float, Meta(ge=0, le=1, description="Only memories whose salience, after decay, is below this.")
+]
 
 
 Shown = Annotated[
@@ -35,12 +47,22 @@ Shown = Annotated[
     ),
 ]
 Characters = Annotated[int, Meta(ge=1000, le=MOST, description="Characters of the answer at most.")]
-Cursor = Annotated[str, Meta(description="That of the answer before, to go on behind it, with the same arguments.")]
-_OF_ANSWER = frozenset({"max_characters", "detail", "cursor", "offset"})  # arguments that say how an answer is told
+Cursor = Annotated[
+    str, Meta(description="That of the answer before, to go on behind it, with the same arguments.")
+]
+# arguments that say how an answer is told
+_OF_ANSWER = frozenset({"max_characters", "detail", "cursor", "offset"})
 _PAGE = 100  # hits that are counted, and memories of a page, at most
 
 
-class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, rename="camel", kw_only=True):
+class Tool(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    frozen=True,
+    rename="camel",
+    kw_only=True,
+):
     """A tool of the MCP server. The docstring of a subclass is its description for clients."""
 
     reads_only: ClassVar[bool] = True
@@ -68,12 +90,19 @@ class Remember(Tool, frozen=True):
     project: Annotated[str, Meta(description="The project that it belongs to.")] | UnsetType = UNSET
     tags: Annotated[list[str], Meta(description="Words to find it by.")] = []
     importance: Importance = "normal"
-    scope: Annotated[Literal["project", "global"], Meta(description="global: it belongs to no project.")] = "project"
-    transferable: Annotated[bool, Meta(description="Whether it helps in other projects too.")] | UnsetType = UNSET
+    scope: Annotated[
+        Literal["project", "global"], Meta(description="global: it belongs to no project.")
+    ] = "project"
+    transferable: (
+        Annotated[bool, Meta(description="Whether it helps in other projects too.")] | UnsetType
+    ) = UNSET
     metadata: Annotated[dict[str, Any], Meta(description="Any JSON object.")] = {}
-    key: Annotated[str, Meta(description="A name of yours for it, by which it can be changed later.")] | UnsetType = (
-        UNSET
-    )
+    key: (
+        Annotated[
+            str, Meta(description="A name of yours for it, by which it can be changed later.")
+        ]
+        | UnsetType
+    ) = UNSET
 
     async def call(self, cortex: Cortex) -> Any:
         arguments = self.arguments()
@@ -95,7 +124,9 @@ class Recall(Tool, frozen=True):
     type: Type | UnsetType = UNSET
     project: Project | UnsetType = UNSET
     tags: Tags = []
-    suite: Annotated[str, Meta(description="Only memories of this suite, and likewise:")] | UnsetType = UNSET
+    suite: (
+        Annotated[str, Meta(description="Only memories of this suite, and likewise:")] | UnsetType
+    ) = UNSET
     task: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     arm: str | UnsetType = UNSET
@@ -107,8 +138,12 @@ class Recall(Tool, frozen=True):
     until: Annotated[str, Meta(description="Stored earlier; ISO 8601.")] | UnsetType = UNSET
     explain: Annotated[bool, Meta(description="Also why each hit stands where it does.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 10
-    include_decayed: Annotated[bool, Meta(description="Also memories that have faded with age.")] = True
-    include_global: Annotated[bool, Meta(description="With a project: also memories that belong to none.")] = True
+    include_decayed: Annotated[
+        bool, Meta(description="Also memories that have faded with age.")
+    ] = True
+    include_global: Annotated[
+        bool, Meta(description="With a project: also memories that belong to none.")
+    ] = True
     mode: Literal["search", "recent", "important"] = "search"
     detail: Shown = "lesson"
     cursor: Cursor | UnsetType = UNSET
@@ -120,9 +155,15 @@ class Recall(Tool, frozen=True):
         found = await cortex.recall(**{**self.arguments(), "limit": asked})
         left = [hit for hit in found if mark_of(hit) not in seen]
         page = page_of(left[: self.limit], self.detail, self.max_characters)
-        answer = {"found": len(found), "counted": "all" if len(found) < asked else "at least", "memories": page}
+        answer = {
+            "found": len(found),
+            "counted": "all" if len(found) < asked else "at least",
+            "memories": page,
+        }
         answer |= {"note": cortex.trouble} if cortex.trouble and not found else {}
-        return answer | ({"cursor": cursor_after(seen, left[: len(page)])} if len(page) < len(left) else {})
+        return answer | (
+            {"cursor": cursor_after(seen, left[: len(page)])} if len(page) < len(left) else {}
+        )
 
 
 class Forget(Tool, frozen=True):
@@ -131,7 +172,9 @@ class Forget(Tool, frozen=True):
 
     reads_only: ClassVar[bool] = False
     id: Number | UnsetType = UNSET
-    query: Annotated[str, Meta(description="Only memories that hold all of these words.")] | UnsetType = UNSET
+    query: (
+        Annotated[str, Meta(description="Only memories that hold all of these words.")] | UnsetType
+    ) = UNSET
     category: Category | UnsetType = UNSET
     project: Project | UnsetType = UNSET
     tags: Tags = []
@@ -155,7 +198,9 @@ class GetContext(Tool, frozen=True):
     project: Project | UnsetType = UNSET
     query: Query | UnsetType = UNSET
     format: Literal["summary", "detailed", "raw"] = "summary"
-    detail: Annotated[Shown, Meta(description="Of a raw context. The others say how much they tell.")] = "lesson"
+    detail: Annotated[
+        Shown, Meta(description="Of a raw context. The others say how much they tell.")
+    ] = "lesson"
 
     async def call(self, cortex: Cortex) -> Any:
         context = await cortex.get_context(**self.arguments())
@@ -185,7 +230,9 @@ class Consolidate(Tool, frozen=True):
     """Merge memories that say exactly the same. It is a dry run unless dryRun is false."""
 
     reads_only: ClassVar[bool] = False
-    force: Annotated[bool, Meta(description="Accepted for Cortex' sake; it makes no difference.")] = False
+    force: Annotated[
+        bool, Meta(description="Accepted for Cortex' sake; it makes no difference.")
+    ] = False
     dry_run: bool = True
 
     async def call(self, cortex: Cortex) -> Any:
@@ -202,7 +249,9 @@ class GetMemory(Tool, frozen=True):
     """One memory, whole, by its id, or by its key. A long one comes in parts, each with the offset of the next."""
 
     id: Annotated[Number | str, Meta(description="The number of a memory, or its key.")]
-    offset: Annotated[int, Meta(ge=0, description="Where the part begins: next_offset of the part before.")] = 0
+    offset: Annotated[
+        int, Meta(ge=0, description="Where the part begins: next_offset of the part before.")
+    ] = 0
 
     async def call(self, cortex: Cortex) -> Any:
         found = await cortex.get_memory(self.id)
@@ -219,16 +268,22 @@ class ExportMemories(Tool, frozen=True):
     tags: Tags = []
     category: Category | UnsetType = UNSET
     since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, description="Memories at most in this answer, of which 100 are the most.")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, description="Memories at most in this answer, of which 100 are the most.")
+    ] = 100
     detail: Shown = "full"
     cursor: Cursor | UnsetType = UNSET
 
     async def call(self, cortex: Cortex) -> Any:
         if self.cursor is not UNSET and not (self.cursor.isascii() and self.cursor.isdecimal()):
-            raise InvalidMemory(f"cursor {self.cursor[:40]!r}: give the one of the answer before, as it is")
+            raise InvalidMemory(
+                f"cursor {self.cursor[:40]!r}: give the one of the answer before, as it is"
+            )
         after = None if self.cursor is UNSET else int(self.cursor[:18])
         limit = min(self.limit, _PAGE)
-        found = await cortex.export_memories(**{**self.arguments(), "limit": limit + 1, "after": after})
+        found = await cortex.export_memories(
+            **{**self.arguments(), "limit": limit + 1, "after": after}
+        )
         page = page_of(found[:limit], self.detail, self.max_characters)
         more = {"cursor": str(page[-1]["id"])} if len(page) < len(found) else {}
         return {"memories": page, **more}
@@ -248,19 +303,30 @@ class Asked(Tool, frozen=True, kw_only=True):
     """The experiments that a question is about: those that fit everything that is set."""
 
     suite: str | UnsetType = UNSET
-    task: Annotated[str, Meta(description="The id of one task, e.g. HumanEval/3.")] | UnsetType = UNSET
+    task: Annotated[str, Meta(description="The id of one task, e.g. HumanEval/3.")] | UnsetType = (
+        UNSET
+    )
     model: str | UnsetType = UNSET
     arm: str | UnsetType = UNSET
     solver: str | UnsetType = UNSET
     tags: Tags = []
     since: Annotated[str, Meta(description="Ended then or later; ISO 8601.")] | UnsetType = UNSET
     until: Annotated[str, Meta(description="Ended earlier; ISO 8601.")] | UnsetType = UNSET
-    run: Annotated[str, Meta(description="A run's id, its beginning, latest or latest~1.")] | UnsetType = UNSET
-    allow_simulated: Annotated[bool, Meta(description="Put simulated models beside real ones.")] = False
+    run: (
+        Annotated[str, Meta(description="A run's id, its beginning, latest or latest~1.")]
+        | UnsetType
+    ) = UNSET
+    allow_simulated: Annotated[bool, Meta(description="Put simulated models beside real ones.")] = (
+        False
+    )
 
 
-Outcome = Annotated[str, Meta(description="passed, failed (all that did not pass), timeout, error or fault.")]
-Cause = Annotated[str, Meta(description="Why it failed, e.g. assertion; exception is any exception.")]
+Outcome = Annotated[
+    str, Meta(description="passed, failed (all that did not pass), timeout, error or fault.")
+]
+Cause = Annotated[
+    str, Meta(description="Why it failed, e.g. assertion; exception is any exception.")
+]
 Rows = Annotated[int, Meta(ge=1, le=50)]
 
 
@@ -276,7 +342,10 @@ class Find(Asked, frozen=True):
 class Best(Asked, frozen=True):
     """Which arm and model is best on a suite, a task or a tag; ties are said as ties. Rates have n and an interval."""
 
-    by: Annotated[str, Meta(description="success, score, another measure, or cost-per-success.")] | UnsetType = UNSET
+    by: (
+        Annotated[str, Meta(description="success, score, another measure, or cost-per-success.")]
+        | UnsetType
+    ) = UNSET
     limit: Rows = 10
 
 
@@ -291,7 +360,9 @@ class Tried(Asked, frozen=True):
     """Whether a plan was tried before: the nearest earlier arms, what differed, what they gave, and which difference
     their tasks could have shown at all."""
 
-    plan: Annotated[str, Meta(description="In words: suites, models, solvers, temperature 0.8.")] = ""
+    plan: Annotated[
+        str, Meta(description="In words: suites, models, solvers, temperature 0.8.")
+    ] = ""
     settings: Annotated[dict[str, str], Meta(description="Settings by name.")] | UnsetType = UNSET
     limit: Rows = 5
 
@@ -317,11 +388,18 @@ class Claim(Tool, frozen=True):
 
     reads_only: ClassVar[bool] = False
     sentence: str
-    runs: Annotated[list[str], Meta(min_length=1, max_length=2, description="One run, or baseline and candidate.")]
+    runs: Annotated[
+        list[str],
+        Meta(min_length=1, max_length=2, description="One run, or baseline and candidate."),
+    ]
     arm: str | UnsetType = UNSET
     measure: str | UnsetType = UNSET
-    supersedes: Annotated[Number | str, Meta(description="The number of a claim.")] | UnsetType = UNSET
-    contradicts: Annotated[Number | str, Meta(description="The number of a claim.")] | UnsetType = UNSET
+    supersedes: Annotated[Number | str, Meta(description="The number of a claim.")] | UnsetType = (
+        UNSET
+    )
+    contradicts: Annotated[Number | str, Meta(description="The number of a claim.")] | UnsetType = (
+        UNSET
+    )
     made_by: str = "an agent over MCP"
 
 
@@ -358,7 +436,9 @@ def described(tool: type[Tool]) -> str:
     return " ".join((tool.__doc__ or "").split())
 
 
-def read_arguments(name: str, arguments: Mapping[str, Any] | None, tools: Mapping[str, type[Tool]] = TOOLS) -> Tool:
+def read_arguments(
+    name: str, arguments: Mapping[str, Any] | None, tools: Mapping[str, type[Tool]] = TOOLS
+) -> Tool:
     """The arguments of a call. Raises InvalidMemory for an unknown tool or argument, or a wrong type."""
     if name not in tools:
         raise InvalidMemory(f"there is no tool {name}; there are {', '.join(tools)}")

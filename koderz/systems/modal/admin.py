@@ -12,7 +12,14 @@ import orjson
 from koderz._version import __version__
 from koderz.engines.portable import source_digest
 from koderz.errors import KoderzError, Unreachable
-from koderz.systems.modal.cloud import ABOUT, Cloud, MissingError, require_access, spoken, write_file
+from koderz.systems.modal.cloud import (
+    ABOUT,
+    Cloud,
+    MissingError,
+    require_access,
+    spoken,
+    write_file,
+)
 from koderz.systems.modal.names import SERVE_SECRET, SERVING, gpu_cost, names_of
 
 _KEYS = "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…"
@@ -60,7 +67,12 @@ async def deploy() -> Deployment:
 async def describe() -> None:
     """Writes a description of this koderz, which is being deployed, to the volume."""
     names = names_of(os.environ)
-    about = {"app": names.app, "secret": names.secret, "koderz": __version__, "digest": source_digest()}
+    about = {
+        "app": names.app,
+        "secret": names.secret,
+        "koderz": __version__,
+        "digest": source_digest(),
+    }
     await write_file(names.volume, ABOUT, orjson.dumps(about))
 
 
@@ -103,7 +115,9 @@ async def stop() -> list[str]:
             await app.stop.aio()
             stopped.append(name)
     if not stopped:
-        raise KoderzError(f"nothing of koderz runs on Modal: there is no app {names.app} and no {names.server}")
+        raise KoderzError(
+            f"nothing of koderz runs on Modal: there is no app {names.app} and no {names.server}"
+        )
     return stopped
 
 
@@ -112,4 +126,6 @@ async def _require_secret(name: str, keys: str) -> None:
         with spoken(f"the secret {name}"):
             await modal.Secret.from_name(name).hydrate.aio()
     except MissingError:
-        raise Unreachable(f"Modal has no secret {name}; run: modal secret create {name} {keys}") from None
+        raise Unreachable(
+            f"Modal has no secret {name}; run: modal secret create {name} {keys}"
+        ) from None

@@ -41,9 +41,13 @@ def _image() -> modal.Image:
         image = image.uv_pip_install(*_installed())
     if modal.is_local():
         image = image.uv_pip_install(*_extra("optimizers"), *_extra("wasm"))
-    names: dict[str, Any] = {f"KODERZ_MODAL_{name.upper()}": own for name, own in _NAMES._asdict().items()}
+    names: dict[str, Any] = {
+        f"KODERZ_MODAL_{name.upper()}": own for name, own in _NAMES._asdict().items()
+    }
     image = image.apt_install("git", "patch")  # by which suites make the trees of their sandboxes
-    return image.env(names).add_local_python_source("koderz", "koderz_tracker", ignore=["**/__pycache__/**"])
+    return image.env(names).add_local_python_source(
+        "koderz", "koderz_tracker", ignore=["**/__pycache__/**"]
+    )
 
 
 def _installed() -> list[str]:
@@ -63,7 +67,9 @@ def _installed() -> list[str]:
 def _extra(name: str) -> list[str]:
     """The dependencies of an extra of koderz."""
     always = _required("koderz")
-    return [f"{each.name}{each.specifier}" for each in _required("koderz", name) if each not in always]
+    return [
+        f"{each.name}{each.specifier}" for each in _required("koderz", name) if each not in always
+    ]
 
 
 def _required(name: str, extra: str = "") -> list[Requirement]:
@@ -96,7 +102,9 @@ async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
     container = _container()
     call_id = modal.current_function_call_id() or ""
     session = Session(submission["run"], orjson.dumps(submission["changes"]))
-    shelf = ContainerShelf(container.store(session.run), submission["work"]["experiment_id"], Path(MOUNT))
+    shelf = ContainerShelf(
+        container.store(session.run), submission["work"]["experiment_id"], Path(MOUNT)
+    )
     async with container.serving(session):
         result = await perform_work(submission, call_id, shelf, partial(container.state, session))
     await volume.commit.aio()  # type: ignore[no-untyped-call]
@@ -139,7 +147,9 @@ class Container:
                 packed = await self.store(session.run).plan()
             if packed is None:
                 raise KoderzError(f"the plan of {session.run} is not in the run's store any more")
-            plan = unpack_plan(packed, Path(tempfile.mkdtemp(prefix="koderz-")), orjson.loads(session.changes))
+            plan = unpack_plan(
+                packed, Path(tempfile.mkdtemp(prefix="koderz-")), orjson.loads(session.changes)
+            )
             self._states.setdefault(session, ContainerState(plan, os.environ))
         state = self._states[session]
         await state.opened()

@@ -39,7 +39,12 @@ class Cloud:
     """The deployed app as seen by the driver. Methods raise KoderzError, and Unreachable if something is missing."""
 
     def __init__(
-        self, names: Names, *, gpu: str | None = None, max_containers: int | None = None, max_inputs: int | None = None
+        self,
+        names: Names,
+        *,
+        gpu: str | None = None,
+        max_containers: int | None = None,
+        max_inputs: int | None = None,
     ) -> None:
         """`max_inputs`: experiments at once in one container, if not the number that was deployed."""
         self.names = names
@@ -70,12 +75,18 @@ class Cloud:
         import modal
 
         if self._found is None:
-            options: dict[str, Any] = {name: value for name, value in self._options.items() if value is not None}
+            options: dict[str, Any] = {
+                name: value for name, value in self._options.items() if value is not None
+            }
             with spoken(f"the app {self.names.app}"):
                 function = modal.Function.from_name(self.names.app, FUNCTION)
                 await function.hydrate.aio()
                 function = function.with_options(**options) if options else function
-                self._found = function.with_concurrency(max_inputs=self._max_inputs) if self._max_inputs else function
+                self._found = (
+                    function.with_concurrency(max_inputs=self._max_inputs)
+                    if self._max_inputs
+                    else function
+                )
         return self._found
 
     async def spawn(self, submission: dict[str, Any]) -> tuple[str, str]:
@@ -92,7 +103,9 @@ class Cloud:
 
         try:
             with spoken(f"the call {call_id}", lost=True):
-                found: dict[str, Any] = await modal.FunctionCall.from_id(call_id).get.aio(timeout=timeout)
+                found: dict[str, Any] = await modal.FunctionCall.from_id(call_id).get.aio(
+                    timeout=timeout
+                )
                 return found
         except TimeoutError:  # the builtin one, which no exception of Modal's is
             return None
@@ -100,7 +113,8 @@ class Cloud:
             raise LostCallError(_line(error)) from error
         except KoderzError:
             raise
-        except Exception as error:  # whatever a container failed with is raised here, as if it had happened here
+        except Exception as error:
+            # whatever a container failed with is raised here, as if it had happened here
             raise LostCallError(f"{type(error).__name__}: {_line(error)}") from error
 
     async def load(self) -> tuple[int, int]:
@@ -127,7 +141,10 @@ async def list_files(volume: str, folder: str) -> list[str]:
     import modal
 
     try:
-        return [entry.path async for entry in modal.Volume.from_name(volume).iterdir.aio(folder, recursive=False)]
+        return [
+            entry.path
+            async for entry in modal.Volume.from_name(volume).iterdir.aio(folder, recursive=False)
+        ]
     except FileNotFoundError:
         return []
 
@@ -187,7 +204,9 @@ async def read_file(volume: str, path: str) -> bytes | None:
     import modal
 
     try:
-        return b"".join([block async for block in modal.Volume.from_name(volume).read_file.aio(path)])
+        return b"".join(
+            [block async for block in modal.Volume.from_name(volume).read_file.aio(path)]
+        )
     except FileNotFoundError:
         return None
 
@@ -203,14 +222,18 @@ async def write_file(volume: str, path: str, data: bytes) -> None:
 
 
 @contextmanager
-def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted goes on there") -> Iterator[None]:
+def spoken(
+    what: str, *, lost: bool = False, offline: str = "what was submitted goes on there"
+) -> Iterator[None]:
     """Turns errors of Modal's client into one line about `what`. With `lost`, errors of the call itself pass through.
 
     `offline` ends the line if Modal can't be reached.
     """
     from modal import exception
 
-    passing = (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) if lost else ()
+    passing = (
+        (exception.RemoteError, exception.TimeoutError, exception.InternalFailure) if lost else ()
+    )
     try:
         yield
     except (TimeoutError, *passing):
@@ -218,7 +241,9 @@ def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted 
     except exception.NotFoundError as error:
         if lost:
             raise LostCallError(f"Modal knows nothing of {what}") from error
-        raise MissingError(f"Modal has no {what.removeprefix('the ')} ({_line(error)}); run: {DEPLOY}") from error
+        raise MissingError(
+            f"Modal has no {what.removeprefix('the ')} ({_line(error)}); run: {DEPLOY}"
+        ) from error
     except exception.AuthError as error:
         raise Unreachable(f"Modal doesn't know you ({_line(error)}); run: modal setup") from error
     except exception.PermissionDeniedError as error:
@@ -260,5 +285,7 @@ async def check_modal(environ: Mapping[str, str]) -> Sequence[Finding]:
     except KoderzError as error:
         return [Finding("modal", "missing", str(error), optional)]
     except ImportError:
-        return [Finding("modal", "missing", "a token without Modal's SDK", dependency_command("modal"))]
+        return [
+            Finding("modal", "missing", "a token without Modal's SDK", dependency_command("modal"))
+        ]
     return [Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")]

@@ -23,7 +23,10 @@ app = new_group(
 def deploy(
     json: Json = False,
     secret: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The secret that holds the models' keys. Default: llm-api-keys.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The secret that holds the models' keys. Default: llm-api-keys."
+        ),
     ] = None,
 ) -> None:
     """Deploy this koderz, or update what is deployed. Runs in progress continue.
@@ -39,7 +42,9 @@ def deploy(
     if found:
         say(f"deployed koderz {found.koderz} ({found.digest}) as the app {found.app}")
         say(f"keys from the secret {found.secret}, results on the volume {found.volume}")
-        say(f"then: koderz benchmark 0 10 --model openai/gpt-6-luna --engine modal\n{found.url}".rstrip())
+        say(
+            f"then: koderz benchmark 0 10 --model openai/gpt-6-luna --engine modal\n{found.url}".rstrip()
+        )
 
 
 @app.command(cls=PanelCommand)
@@ -52,7 +57,11 @@ def status(json: Json = False) -> None:
     from koderz.systems.modal.admin import status as look
 
     if found := _done(look(), json=json):
-        state = "the same as here" if found.matches else "not the source that is here; run: koderz modal deploy"
+        state = (
+            "the same as here"
+            if found.matches
+            else "not the source that is here; run: koderz modal deploy"
+        )
         say(f"app      {found.app}: koderz {found.koderz} ({found.digest}), {state}")
         say(f"volume   {found.volume}")
         say(f"secret   {found.secret}")
@@ -62,14 +71,18 @@ def status(json: Json = False) -> None:
 @app.command(cls=PanelCommand)
 def serve(
     model: Annotated[
-        str, typer.Option("--model", "-m", metavar="MODEL", help="The name of the model at Hugging Face.")
+        str,
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help="The name of the model at Hugging Face."
+        ),
     ],
     gpu: Annotated[str, typer.Option(metavar="TYPE", help="TYPE or TYPE:COUNT.")] = "H100",
     vllm: Annotated[
         str, typer.Option(metavar="REQUIREMENT", help="The vLLM to install, such as vllm==0.11.0.")
     ] = "vllm",
     idle: Annotated[
-        int, typer.Option(metavar="SECONDS", help="Time without a request after which it stops.", min=2)
+        int,
+        typer.Option(metavar="SECONDS", help="Time without a request after which it stops.", min=2),
     ] = 300,
     json: Json = False,
 ) -> None:

@@ -31,7 +31,14 @@ from koderz.experiments.runner import fault_of
 from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
 from koderz.systems.modal.cloud import DEPLOY, Cloud, LostCallError
-from koderz.systems.modal.names import INPUTS, ModalOptions, cost_per_second, is_configured, names_of, require_apart
+from koderz.systems.modal.names import (
+    INPUTS,
+    ModalOptions,
+    cost_per_second,
+    is_configured,
+    names_of,
+    require_apart,
+)
 from koderz.systems.modal.store import RemoteRun, RunStore
 from koderz.systems.modal.worker import outcome_among, read_result
 from koderz.types import EXCLUSIVE, JUDGE
@@ -45,7 +52,8 @@ if TYPE_CHECKING:
 SUBMITTING = 16  # at a time
 POLLING = 32  # calls that are asked for at a time
 PATIENCE = 5.0  # seconds that one is asked for while no other waits to be
-IMPATIENCE = 2.0  # seconds, while others wait: a look in vain costs as much as one that finds something
+# seconds, while others wait: a look in vain costs as much as one that finds something
+IMPATIENCE = 2.0
 CATCHING_UP = 5.0  # seconds between two looks at what one that is under way has stored
 DEATHS = 3  # of workers over one experiment, after which it is a fault
 
@@ -54,7 +62,14 @@ class Submission:
     """The submissions of one session, from the first to the last that comes back."""
 
     def __init__(
-        self, driver: Driver, cloud: Cloud, store: RunStore, rate: float, *, known: bool, notice: Callable[[str], None]
+        self,
+        driver: Driver,
+        cloud: Cloud,
+        store: RunStore,
+        rate: float,
+        *,
+        known: bool,
+        notice: Callable[[str], None],
     ) -> None:
         """`rate`: US dollars a second of a container; `known`: the run was on Modal before, perhaps for another
         machine; `notice` tells users something once."""
@@ -62,7 +77,9 @@ class Submission:
         self._driver, self._cloud, self._store, self._rate = driver, cloud, store, rate
         self._known, self._notice = known, notice
         window = (
-            driver.plan.record.planned if driver.detach else (settings.of(ModalOptions).max_containers or 1) * INPUTS
+            driver.plan.record.planned
+            if driver.detach
+            else (settings.of(ModalOptions).max_containers or 1) * INPUTS
         )
         self._allowances = Allowances(settings.max_cost, driver.spent, window)
         self._flights: asyncio.Queue[Flight] = asyncio.Queue()
@@ -75,7 +92,11 @@ class Submission:
         works = self._driver.work()
         try:
             async with asyncio.TaskGroup() as group:
-                polling = [] if self._driver.detach else [group.create_task(self._poll()) for _ in range(POLLING)]
+                polling = (
+                    []
+                    if self._driver.detach
+                    else [group.create_task(self._poll()) for _ in range(POLLING)]
+                )
                 async with asyncio.TaskGroup() as submitting:
                     for _ in range(SUBMITTING):
                         submitting.create_task(self._submit(works))
@@ -136,7 +157,12 @@ class Submission:
         flight.spent = 0.0
         task = flight.work.identity.task.id
         call_id, url = await self._cloud.spawn(self._submission(flight))
-        known = {"experiment_id": flight.experiment_id, "problem_id": task, "call_id": call_id, "url": url}
+        known = {
+            "experiment_id": flight.experiment_id,
+            "problem_id": task,
+            "call_id": call_id,
+            "url": url,
+        }
         await self._driver.record(Submitted(engine="modal", **known))
         flight.call_id = call_id
         self._submitted += 1
@@ -167,7 +193,9 @@ class Submission:
 
     async def _look_at(self, flight: Flight) -> None:
         try:
-            result = await self._cloud.result(flight.call_id, IMPATIENCE if self._flights.qsize() else PATIENCE)
+            result = await self._cloud.result(
+                flight.call_id, IMPATIENCE if self._flights.qsize() else PATIENCE
+            )
         except LostCallError as error:
             await self._recover(flight, str(error))
             return
@@ -197,7 +225,9 @@ class Submission:
 
     async def _land(self, flight: Flight, result: Mapping[str, Any]) -> None:
         if result["digest"] != source_digest():
-            self._notice(f"on Modal runs koderz {result['koderz']} of another source than here; run: {DEPLOY}")
+            self._notice(
+                f"on Modal runs koderz {result['koderz']} of another source than here; run: {DEPLOY}"
+            )
         await self._copy(flight, read_lines(result["lines"]))
         outcome = read_result(result["outcome"])
         enough = self._allowances.is_all(flight.allowance)
@@ -230,7 +260,10 @@ class Submission:
         if ended is not None:
             await self._settle(flight, ExperimentOutcome(ended))
         elif flight.deaths > DEATHS:
-            fault = Fault(f"its worker on Modal was lost {flight.deaths} times, at last: {reason}", cause="worker_lost")
+            fault = Fault(
+                f"its worker on Modal was lost {flight.deaths} times, at last: {reason}",
+                cause="worker_lost",
+            )
             await self._settle(flight, ExperimentOutcome(flight.lost(fault), fault))
         else:
             await self._again(flight, least=flight.allowance or 0.0)
@@ -331,7 +364,9 @@ class Flight:
         """The record of the experiment's end if it can't be run."""
         paid = [r for r in self.recorded if isinstance(r, Call | Compute)]
         calls = sum(isinstance(line, Call) for line in paid)
-        return fault_of(self.work.identity, fault, cost=sum(line.cost for line in paid), calls=calls)
+        return fault_of(
+            self.work.identity, fault, cost=sum(line.cost for line in paid), calls=calls
+        )
 
 
 def is_outcome(record: Record) -> bool:
@@ -341,7 +376,10 @@ def is_outcome(record: Record) -> bool:
 def _limits(max_containers: int | None, concurrency: int) -> dict[str, Any]:
     """The numbers of containers and of experiments in each, for the concurrency that is allowed."""
     containers = max_containers or math.ceil(concurrency / INPUTS)
-    return {"max_containers": containers, "max_inputs": min(INPUTS, math.ceil(concurrency / containers))}
+    return {
+        "max_containers": containers,
+        "max_inputs": min(INPUTS, math.ceil(concurrency / containers)),
+    }
 
 
 class ModalEngine(Engine):
@@ -381,10 +419,15 @@ class ModalEngine(Engine):
         own = settings.of(ModalOptions)
         names = names_of(environ)
         self._limits = _limits(own.max_containers, settings.concurrency) if carried(plan) else {}
-        self._cloud = Cloud(names, **{"gpu": own.gpu, "max_containers": own.max_containers, **self._limits})
+        self._cloud = Cloud(
+            names, **{"gpu": own.gpu, "max_containers": own.max_containers, **self._limits}
+        )
         self._store = RunStore(names, plan.name)
-        sandboxes = self._limits.get("max_inputs", settings.judges)  # an experiment of these has one of its own
-        self._rate = cost_per_second(own.gpu, sandboxes=sandboxes, sandbox_mb=plan.judging.memory_mb)
+        # an experiment of these has one of its own
+        sandboxes = self._limits.get("max_inputs", settings.judges)
+        self._rate = cost_per_second(
+            own.gpu, sandboxes=sandboxes, sandbox_mb=plan.judging.memory_mb
+        )
 
     async def check(self) -> dict[str, Any]:
         """The deployed version and its price. Raises Unreachable if it isn't this koderz."""
@@ -393,12 +436,17 @@ class ModalEngine(Engine):
         await self._cloud.look_up()
         begun = "modal" in self._plan.record.environment
         self._compare(about, begun=begun)
-        if not begun:  # all that is to be sent is at hand, and what the suite would refuse there is refused here
+        # all that is to be sent is at hand, and what the suite would refuse there is refused here
+        if not begun:
             if carried(self._plan):
                 async with shared_of(self._plan, self._environ) as shared:
                     self.notices += notices_of(shared)
             self._files = await asyncio.to_thread(files_of, self._plan)
-        facts = {"app": self._cloud.names.app, "volume": self._cloud.names.volume, "digest": about["digest"]}
+        facts = {
+            "app": self._cloud.names.app,
+            "volume": self._cloud.names.volume,
+            "digest": about["digest"],
+        }
         facts |= {"cost_per_second": self._rate, **self._limits}
         return {"modal": facts, "sandbox": self.isolation}
 
@@ -409,7 +457,9 @@ class ModalEngine(Engine):
             if self._files is None:
                 self._files = await asyncio.to_thread(files_of, self._plan)
             await self._store.put_plan(pack_plan(driver.plan, self._files))
-        await Submission(driver, self._cloud, self._store, self._rate, known=known, notice=self._tell).run()
+        await Submission(
+            driver, self._cloud, self._store, self._rate, known=known, notice=self._tell
+        ).run()
 
     def _tell(self, text: str) -> None:
         """Shows the user a text once."""

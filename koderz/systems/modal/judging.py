@@ -48,7 +48,9 @@ class ModalSandbox(RemoteSandbox):
     def __init__(self, *, judges: int, memory_mb: int = 1024) -> None:
         self._app = names_of(os.environ).app
         command = process(bridge, self._app, str(memory_mb + ROOM_MB))  # stdin and stdout there
-        premises = Premises(isolation.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
+        premises = Premises(
+            isolation.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS
+        )
         super().__init__(judges=judges, premises=premises, wall_extra=WALL_EXTRA)
 
     async def __aenter__(self) -> Self:

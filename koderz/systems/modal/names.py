@@ -43,9 +43,16 @@ _GPUS: Mapping[str, float] = {  # US dollars a second, list prices of 2026
 class ModalOptions:
     """The options of the engine `modal`: the kind and number of its containers."""
 
-    gpu: str | None = option(None, "Modal: GPU of each container, such as L4, H100 or H100:2.", "TYPE", risk=SPENDS)
+    gpu: str | None = option(
+        None, "Modal: GPU of each container, such as L4, H100 or H100:2.", "TYPE", risk=SPENDS
+    )
     max_containers: int | None = option(
-        None, "Modal: maximum number of containers.", "N", bounds=(1, 10_000), risk=SPENDS, changeable=True
+        None,
+        "Modal: maximum number of containers.",
+        "N",
+        bounds=(1, 10_000),
+        risk=SPENDS,
+        changeable=True,
     )
 
 
@@ -86,7 +93,9 @@ def require_apart(sandbox: str) -> None:
         )
 
 
-def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb: int = 1024) -> float:
+def cost_per_second(
+    gpu: str | None, *, sandboxes: int | None = None, sandbox_mb: int = 1024
+) -> float:
     """The price of one container with its sandboxes in US dollars a second, all counted from its start.
 
     `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
@@ -108,5 +117,7 @@ def gpu_cost(gpu: str) -> float:
     """The price of a GPU alone in US dollars a second."""
     kind, _, count = gpu.partition(":")
     if kind.upper() not in _GPUS or (count and not (count.isdigit() and 1 <= int(count) <= 8)):
-        raise KoderzError(f"--gpu {gpu}: Modal has no such GPU; it has {', '.join(_GPUS)}, each as TYPE or TYPE:COUNT")
+        raise KoderzError(
+            f"--gpu {gpu}: Modal has no such GPU; it has {', '.join(_GPUS)}, each as TYPE or TYPE:COUNT"
+        )
     return _GPUS[kind.upper()] * int(count or 1)

@@ -33,7 +33,9 @@ from koderz.systems.modal.sandbox import {function}
 """
 LIFETIME = 12 * 3600  # seconds, after which a sandbox ends and the judge gets another
 SILENCE, BEAT = 120, 30.0  # seconds
-_WATCH = f"import os, select\nwhile select.select([0], [], [], {SILENCE})[0] and os.read(0, 99): pass"
+_WATCH = (
+    f"import os, select\nwhile select.select([0], [], [], {SILENCE})[0] and os.read(0, 99): pass"
+)
 _CHUNK = 64 << 10
 _CLEAN = 'exec env -i "PATH=$PATH" "$@"'  # Modal's own variables are none of a candidate's business
 
@@ -52,7 +54,9 @@ async def make_ready(app: str) -> modal.App:
 
         from koderz.systems.modal.cloud import require_access, spoken
     except ImportError:
-        raise Unreachable(f"--sandbox modal needs Modal's SDK; run: {dependency_command('modal')}") from None
+        raise Unreachable(
+            f"--sandbox modal needs Modal's SDK; run: {dependency_command('modal')}"
+        ) from None
     try:
         await require_access()
         with spoken(f"the app {app}", offline="is there a network?"):
@@ -74,7 +78,8 @@ def bridge(arguments: Sequence[str]) -> None:
 
     app, memory_mb = arguments
     if os.getpgrp() != os.getpid():
-        os.setsid()  # the judge's process group is killed as one: the sandbox has to be terminated then
+        # the judge's process group is killed as one: the sandbox has to be terminated then
+        os.setsid()
     kernel.hide_memory()
     try:
         with spoken("a sandbox", offline="is there a network?"):
@@ -114,7 +119,9 @@ def _keep_alive(sandbox: modal.Sandbox) -> None:
 
 def _carry(sandbox: modal.Sandbox) -> None:
     """Carries stdin to the sandbox until it ends."""
-    process = sandbox.exec("sh", "-c", _CLEAN, "sh", *VARIABLES, *INTERPRETER, text=False, workdir="/")
+    process = sandbox.exec(
+        "sh", "-c", _CLEAN, "sh", *VARIABLES, *INTERPRETER, text=False, workdir="/"
+    )
     Thread(target=_bring_back, args=[process], daemon=True).start()
     while data := os.read(0, _CHUNK):
         process.stdin.write(data)

@@ -14,7 +14,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from koderz.engines.portable import line_key, read_lines
-from koderz.systems.modal.cloud import Cloud, list_files, page_of, read_file, spoken, stored, write_file
+from koderz.systems.modal.cloud import (
+    Cloud,
+    list_files,
+    page_of,
+    read_file,
+    spoken,
+    stored,
+    write_file,
+)
 from koderz.systems.modal.names import Names, names_of
 from koderz_tracker.index import load_index, read_records
 from koderz_tracker.journal import NAME
@@ -111,7 +119,10 @@ class RemoteRun:
     def __init__(self, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         """`config`: of the run's plan."""
         names = names_of(environ)
-        stated = {"max_containers": config.get("max_containers"), **read_plan(folder).environment.get("modal", {})}
+        stated = {
+            "max_containers": config.get("max_containers"),
+            **read_plan(folder).environment.get("modal", {}),
+        }
         limits = {name: stated.get(name) for name in ("max_containers", "max_inputs")}
         self._store = RunStore(names, folder.name)
         self._cloud = Cloud(names, gpu=config.get("gpu"), **limits)
@@ -126,7 +137,9 @@ class RemoteRun:
         grown = [name for name, count in sorted(counts.items()) if count > self._seen[name]]
         for start in range(0, len(grown), _AT_ONCE):
             names = grown[start : start + _AT_ONCE]
-            found = await asyncio.gather(*(self._store.new_lines(name, self._seen[name]) for name in names))
+            found = await asyncio.gather(
+                *(self._store.new_lines(name, self._seen[name]) for name in names)
+            )
             for name, lines in zip(names, found, strict=True):
                 self._seen[name] += len(lines)
                 for line in lines:

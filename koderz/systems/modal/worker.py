@@ -73,7 +73,9 @@ class ContainerState:
         """Opens all resources. Raises Unreachable if a key or the sandbox is missing."""
         async with self._opening:
             if not hasattr(self, "resources"):
-                self.resources, _ = await self._open.enter_async_context(open_resources(self._plan, self._environ))
+                self.resources, _ = await self._open.enter_async_context(
+                    open_resources(self._plan, self._environ)
+                )
 
     async def aclose(self) -> None:
         await self._open.aclose()
@@ -119,7 +121,10 @@ class Notebook:
 
 
 async def perform_work(
-    data: Mapping[str, Any], call_id: str, shelf: ContainerShelf, state_of: Callable[[], Awaitable[ContainerState]]
+    data: Mapping[str, Any],
+    call_id: str,
+    shelf: ContainerShelf,
+    state_of: Callable[[], Awaitable[ContainerState]],
 ) -> dict[str, Any]:
     """Runs the experiment described by `modal.submission`; `result_of` makes the returned value. Never raises.
 
@@ -142,12 +147,16 @@ async def perform_work(
             notebook.written.pop()  # it goes back as the outcome
             outcome = ExperimentOutcome(ended)
     except Exception as error:  # noqa: BLE001 what is raised here would come back as something else
-        fault = error if isinstance(error, Fault) else FatalFault(str(error) or type(error).__name__)
+        fault = (
+            error if isinstance(error, Fault) else FatalFault(str(error) or type(error).__name__)
+        )
         outcome = ExperimentOutcome(None, fault)
     return result_of(outcome, notebook.written)
 
 
-async def _with_stored(work: PendingExperiment, notebook: Notebook, shelf: ContainerShelf) -> PendingExperiment:
+async def _with_stored(
+    work: PendingExperiment, notebook: Notebook, shelf: ContainerShelf
+) -> PendingExperiment:
     """The experiment with the stored lines that hadn't reached the journal yet; these are returned again."""
     known = {line_key(record) for record in work.recorded}
     recorded = list(work.recorded)
@@ -190,7 +199,9 @@ def _with_compute(record: Experiment | FaultRecord, spent: float) -> Experiment 
     if isinstance(record, FaultRecord):
         return structs.replace(record, cost=record.cost + spent)
     tiers = record.cost_by_tier or {"local": record.cost}
-    return structs.replace(record, cost=record.cost + spent, cost_by_tier={**tiers, "compute": spent})
+    return structs.replace(
+        record, cost=record.cost + spent, cost_by_tier={**tiers, "compute": spent}
+    )
 
 
 def result_of(outcome: ExperimentOutcome, lines: Sequence[bytes]) -> dict[str, Any]:

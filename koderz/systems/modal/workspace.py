@@ -25,9 +25,25 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.meter import Meter, current
 from koderz.sandbox.scratch import own_folder
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running
+from koderz.sandbox.workspace import (
+    BRIDGE_PORT,
+    HOME,
+    Command,
+    Ended,
+    Enforcer,
+    Image,
+    Mount,
+    Running,
+)
 from koderz.systems.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
-from koderz.systems.modal.sandbox import PYTHON, START_SECONDS, end_leftovers, end_sandboxes, make_ready, process
+from koderz.systems.modal.sandbox import (
+    PYTHON,
+    START_SECONDS,
+    end_leftovers,
+    end_sandboxes,
+    make_ready,
+    process,
+)
 from koderz.systems.workspaces.docker import ENVIRONMENT, PASSWORD, USER
 from koderz.systems.workspaces.folders import TREE, make_tree, without
 from koderz.systems.workspaces.shipping import Contact, Remote, interpreter
@@ -57,7 +73,9 @@ except OSError as error:
     print(f"{sys.argv[2]}: {error.strerror}")
     sys.exit(127)
 """
-_PINNED: ContextVar[tuple[AsyncExitStack, dict[Any, modal.Sandbox]] | None] = ContextVar("pinned", default=None)
+_PINNED: ContextVar[tuple[AsyncExitStack, dict[Any, modal.Sandbox]] | None] = ContextVar(
+    "pinned", default=None
+)
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -87,7 +105,9 @@ class Modal:
         async with _faults():
             place = own_folder().parent
             await end_sandboxes(
-                _id(self._app), {_MACHINE: _machine()}, lambda tags: not (place / tags.get(_FOLDER, "")).exists()
+                _id(self._app),
+                {_MACHINE: _machine()},
+                lambda tags: not (place / tags.get(_FOLDER, "")).exists(),
             )
         await self._entered.enter_async_context(_ended_anyway(self._app, self._entry))
         return self
@@ -103,7 +123,11 @@ class Modal:
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
         """See `Timed`. Its output is carried like that of a bridge."""
         loop = asyncio.get_running_loop()
-        contact, output, talking = Contact(), Output(command.limits.output_bytes), loop.create_future()
+        contact, output, talking = (
+            Contact(),
+            Output(command.limits.output_bytes),
+            loop.create_future(),
+        )
         accepting: list[asyncio.Task[None]] = []
 
         async def accept(listening: socket.socket) -> None:
@@ -118,7 +142,9 @@ class Modal:
             accepting.append(asyncio.create_task(accept(listening)))
 
         joined = ["python3", "-I", "-S", "-c", _JOIN, str(BRIDGE_PORT), *command.argv]
-        ended = asyncio.create_task(self._run(replace(command, argv=joined, bridge=serve), place, output, contact))
+        ended = asyncio.create_task(
+            self._run(replace(command, argv=joined, bridge=serve), place, output, contact)
+        )
         try:
             await asyncio.wait([talking, ended], return_when=asyncio.FIRST_COMPLETED)
             if not talking.done():
@@ -145,7 +171,9 @@ class Modal:
             finally:
                 _PINNED.reset(token)
 
-    async def _run(self, command: Command, place: Path, output: Output, contact: Contact | None = None) -> Ended:
+    async def _run(
+        self, command: Command, place: Path, output: Output, contact: Contact | None = None
+    ) -> Ended:
         make_tree(place)
         limits, shipped = command.limits, _shipped(command, place)
         lasting = [mount for mount in command.mounts if mount not in shipped]
@@ -195,14 +223,22 @@ class Modal:
                 key = (command.image, *mounts)
                 if key not in made:
                     began = time.monotonic()
-                    made[key] = await self._created(command, mounts, _LONGEST if pinned is not stack else seconds)
+                    made[key] = await self._created(
+                        command, mounts, _LONGEST if pinned is not stack else seconds
+                    )
                     pinned.callback(_pay, current(), command, began)
                     pinned.push_async_callback(_terminated, made[key])
-                yield Remote(await made[key].exec.aio(*interpreter(), text=False), "--sandbox modal")
+                yield Remote(
+                    await made[key].exec.aio(*interpreter(), text=False), "--sandbox modal"
+                )
         except TimeoutError:
-            raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s", cause="sandbox") from None
+            raise Fault(
+                f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s", cause="sandbox"
+            ) from None
 
-    async def _created(self, command: Command, mounts: Sequence[Mount], seconds: float) -> modal.Sandbox:
+    async def _created(
+        self, command: Command, mounts: Sequence[Mount], seconds: float
+    ) -> modal.Sandbox:
         import modal
 
         secrets = [modal.Secret.from_local_environ([*command.secrets])] if command.secrets else None
@@ -230,8 +266,13 @@ class Modal:
             if isinstance(image, str):
                 base = modal.Image.from_registry(image, secret=_login(self._environ)).entrypoint([])
             elif image:
-                context, stated = stack.enter_context(without(image.context, image.hidden)), dict(image.arguments)
-                base = modal.Image.from_dockerfile(context / "Dockerfile", context_dir=context, build_args=stated)
+                context, stated = (
+                    stack.enter_context(without(image.context, image.hidden)),
+                    dict(image.arguments),
+                )
+                base = modal.Image.from_dockerfile(
+                    context / "Dockerfile", context_dir=context, build_args=stated
+                )
                 base = base.entrypoint([])
             async with _faults():
                 await base.build.aio(self._app)
@@ -299,7 +340,9 @@ def _login(environ: Mapping[str, str]) -> modal.Secret | None:
 
     if not (environ.get(USER) and environ.get(PASSWORD)):
         return None
-    return modal.Secret.from_dict({"REGISTRY_USERNAME": environ[USER], "REGISTRY_PASSWORD": environ[PASSWORD]})
+    return modal.Secret.from_dict(
+        {"REGISTRY_USERNAME": environ[USER], "REGISTRY_PASSWORD": environ[PASSWORD]}
+    )
 
 
 @cache
@@ -336,7 +379,8 @@ async def _ended_anyway(app: modal.App, entry: str) -> AsyncIterator[None]:
                 watching.stdin.write(b".")
                 await watching.stdin.drain()
         finally:
-            watching.stdin.close()  # at which it ends them itself, unless it was told that they are ended
+            # at which it ends them itself, unless it was told that they are ended
+            watching.stdin.close()
             await watching.wait()
 
 
@@ -360,5 +404,6 @@ async def _faults() -> AsyncIterator[None]:
         raise
     except (KoderzError, LostCallError, exception.Error) as error:
         raise Fault(
-            f"--sandbox modal: {(str(error).splitlines() or [type(error).__name__])[0]}", cause="sandbox"
+            f"--sandbox modal: {(str(error).splitlines() or [type(error).__name__])[0]}",
+            cause="sandbox",
         ) from error

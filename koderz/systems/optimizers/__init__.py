@@ -23,5 +23,7 @@ SYSTEM = System(
     sinks={"checkpoint": f"{_HERE}.analysis.checkpoint:CheckpointSink"},
     sections={"optimize": f"{_HERE}.analysis.report:section_of"},
     comparisons={"optimize": f"{_HERE}.analysis.report:compare_optimizers"},
-    commands={"optimize": (f"{_HERE}.commands", "Compare prompt optimizers, each with the same budget.")},
+    commands={
+        "optimize": (f"{_HERE}.commands", "Compare prompt optimizers, each with the same budget.")
+    },
 )

@@ -19,14 +19,25 @@ from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.options import SearchOptions
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 
-OPTIMIZERS = ("few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "random_search")
+OPTIMIZERS = (
+    "few_shot",
+    "meta_prompt",
+    "evolutionary_optimizer",
+    "hierarchical_reflective",
+    "random_search",
+)
 CONCURRENCY = 5
 TEST_BUDGET = 150
-SEEDS = 5  # `koderz.systems.optimizers.analysis.estimates.FEWEST_SEARCHES`, which loads more than help takes
+# `koderz.systems.optimizers.analysis.estimates.FEWEST_SEARCHES`, which loads more than help takes
+SEEDS = 5
 _MOST_CONNECTIONS = 4096
 _CHECK = "optimize results --watch --run-id"
 _GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
-_OPTIONS = {"seed": "--seed", "temperature": "--temperature", "n_samples": "half of --validation-items, at most 100"}
+_OPTIONS = {
+    "seed": "--seed",
+    "temperature": "--temperature",
+    "n_samples": "half of --validation-items, at most 100",
+}
 """Parameters of the original's optimizers, and their counterparts here: unused ones, and others."""
 
 _HELP = {
@@ -40,7 +51,10 @@ _HELP = {
 }
 
 COMMANDS = {
-    "results": ("koderz.systems.optimizers.results:results", "Show what a run has come to, also while it goes on.")
+    "results": (
+        "koderz.systems.optimizers.results:results",
+        "Show what a run has come to, also while it goes on.",
+    )
 }
 """Each command's module, which is loaded when it runs, and its line of help."""
 
@@ -66,12 +80,17 @@ def _listed(help_text: str, *flags: str) -> Any:
 
 
 def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Optimizers", **more)
+    return typer.Option(
+        *flags, metavar=metavar, help=help_text, rich_help_panel="Optimizers", **more
+    )
 
 
-@app.command(cls=PanelCommand, epilog="\n\n".join(f"{name}: {text}" for name, text in DIFFERS.items()))
+@app.command(
+    cls=PanelCommand, epilog="\n\n".join(f"{name}: {text}" for name, text in DIFFERS.items())
+)
 @run_options(
-    without=dict.fromkeys(OF_PROGRAMS, "") | dict.fromkeys(("mode", "solver", "solvers"), "--optimizers"),
+    without=dict.fromkeys(OF_PROGRAMS, "")
+    | dict.fromkeys(("mode", "solver", "solvers"), "--optimizers"),
     parts=(("solver", BASELINE),),
     told=_HELP,
     suite="datasets",
@@ -89,7 +108,8 @@ def run(
         ),
     ] = None,
     models: Annotated[
-        list[str] | None, _listed("The models that prompts are for. Default: koderz.toml's, else the usual one.")
+        list[str] | None,
+        _listed("The models that prompts are for. Default: koderz.toml's, else the usual one."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -101,19 +121,30 @@ def run(
         ),
     ] = None,
     max_concurrent: Annotated[
-        int | None, _option(f"Maximum concurrent experiments, or containers. Default: {CONCURRENCY}.", "N", min=1)
+        int | None,
+        _option(
+            f"Maximum concurrent experiments, or containers. Default: {CONCURRENCY}.", "N", min=1
+        ),
     ] = None,
     checkpoint_dir: Annotated[Path | None, _option("The results folder.", "DIR")] = None,
     optimizer_params: Annotated[
-        Path | None, _option('Parameters by optimizer, as JSON: {"few_shot": {"max_examples": 4}}.', "FILE")
+        Path | None,
+        _option('Parameters by optimizer, as JSON: {"few_shot": {"max_examples": 4}}.', "FILE"),
     ] = None,
     config: Annotated[
         Path | None,
-        _option("A manifest of opik's benchmark runner, in place of datasets, optimizers and models.", "FILE"),
+        _option(
+            "A manifest of opik's benchmark runner, in place of datasets, optimizers and models.",
+            "FILE",
+        ),
     ] = None,
     modal: Annotated[bool, _option("Submit to Modal and return: --engine modal --detach.")] = False,
-    resume_run_id: Annotated[str | None, _option("Resume this run where it stopped.", "RUN")] = None,
-    retry_failed_run_id: Annotated[str | None, _option("Run what failed in this run again.", "RUN")] = None,
+    resume_run_id: Annotated[
+        str | None, _option("Resume this run where it stopped.", "RUN")
+    ] = None,
+    retry_failed_run_id: Annotated[
+        str | None, _option("Run what failed in this run again.", "RUN")
+    ] = None,
     yes: Annotated[bool, _option("Begin without asking.", None, "--yes", "-y")] = False,
 ) -> None:
     """Run prompt optimizers on datasets: each on each dataset for each model and seed, with one budget of metric calls.
@@ -130,9 +161,16 @@ def run(
     if resume_run_id or retry_failed_run_id:
         if resume_run_id and retry_failed_run_id:
             raise KoderzError("--resume-run-id and --retry-failed-run-id: give one of them")
-        _take_up(front, values, resume_run_id or retry_failed_run_id or "", "resume" if resume_run_id else "retry")
+        _take_up(
+            front,
+            values,
+            resume_run_id or retry_failed_run_id or "",
+            "resume" if resume_run_id else "retry",
+        )
         return
-    matrix = _of_manifest(config, values, [optimizers, models, optimizer_params]) if config else None
+    matrix = (
+        _of_manifest(config, values, [optimizers, models, optimizer_params]) if config else None
+    )
     if models and "local_model" in values:
         raise KoderzError("--models and --model say the same: give one of them")
     values |= _models(models or ()) | _sizes(values, seeds, max_concurrent, modal=modal)
@@ -149,8 +187,14 @@ def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None
         raise KoderzError(
             f"{run} was made by another program, whose calls aren't on record: it can be shown, not taken up again"
         )
-    changes = {name: value for name, value in given.items() if name in (*changeable(), *addresses(), "results")}
-    take_up(run, changes, front.shown, how=how, trust_config=front.trust_config, detach=front.detach)
+    changes = {
+        name: value
+        for name, value in given.items()
+        if name in (*changeable(), *addresses(), "results")
+    }
+    take_up(
+        run, changes, front.shown, how=how, trust_config=front.trust_config, detach=front.detach
+    )
 
 
 def _models(names: Sequence[str]) -> dict[str, Any]:
@@ -160,7 +204,9 @@ def _models(names: Sequence[str]) -> dict[str, Any]:
     return {"local_model": found[0], **({"models": found} if len(found) > 1 else {})}
 
 
-def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, modal: bool) -> dict[str, Any]:
+def _sizes(
+    given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, modal: bool
+) -> dict[str, Any]:
     """The settings for the amount of work, and for how much of it runs at once."""
     found: dict[str, Any] = {"samples": seeds} if seeds else {}
     if given.get("test_mode"):
@@ -171,7 +217,9 @@ def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, 
     requests = at_once * (given.get("item_concurrency") or SearchOptions().item_concurrency)
     found |= {"concurrency": at_once, "max_connections": min(requests, _MOST_CONNECTIONS)}
     named = ("samples", "budget_calls", "max_connections", "max_containers")
-    return found | {name: given[name] for name in named if name in given and (name != "samples" or not seeds)}
+    return found | {
+        name: given[name] for name in named if name in given and (name != "samples" or not seeds)
+    }
 
 
 def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> Any:
@@ -184,11 +232,16 @@ def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> A
     from koderz.systems.optimizers.manifests import read_manifest
 
     if any(others) or {"demo_datasets", "local_model"} & values.keys():
-        raise KoderzError("--config names datasets, optimizers, their parameters and models: give it without these")
+        raise KoderzError(
+            "--config names datasets, optimizers, their parameters and models: give it without these"
+        )
     manifest = read_manifest(path)
-    usual = {"seed": manifest.seed, "test_mode": manifest.test_mode or None, "samples": 1}  # each task once, as there
+    # each task once, as there
+    usual = {"seed": manifest.seed, "test_mode": manifest.test_mode or None, "samples": 1}
     usual |= {f"{split}_items": size for split, size in manifest.sizes.items()}
-    values |= {name: value for name, value in usual.items() if value is not None and name not in values}
+    values |= {
+        name: value for name, value in usual.items() if value is not None and name not in values
+    }
     values["demo_datasets"] = tuple(dict.fromkeys(task.dataset for task in manifest.tasks))
     arms, cells, left_out = dict[str, MatrixArm](), dict[tuple[str, str], MatrixCells](), set[str]()
     for task in manifest.tasks:
@@ -198,7 +251,9 @@ def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> A
             )
         known = load_solver(task.optimizer, {}, {}).signature
         own = {name: value for name, value in task.parameters.items() if name in known}
-        left_out |= {f"{task.optimizer}'s {name}" for name in task.parameters.keys() - own.keys()} | {*task.unused}
+        left_out |= {
+            f"{task.optimizer}'s {name}" for name in task.parameters.keys() - own.keys()
+        } | {*task.unused}
         _checked(f"--config {path}", task.optimizer, own)
         name = f"{task.optimizer} · {task.model}"
         same = [each for each in arms if each == name or each.startswith(f"{name} #")]
@@ -222,15 +277,22 @@ def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
 
     if unknown := [name for name in optimizers if ":" not in name and not SOLVERS.has(name)]:
         known = ", ".join((BASELINE, *OPTIMIZERS, "gepa"))
-        raise KoderzError(f"there is no optimizer {unknown[0]!r}; there are {known}, and your own as FILE:NAME")
-    names = {name: name.rpartition(":")[2] for name in dict.fromkeys(optimizers) if name != BASELINE}
+        raise KoderzError(
+            f"there is no optimizer {unknown[0]!r}; there are {known}, and your own as FILE:NAME"
+        )
+    names = {
+        name: name.rpartition(":")[2] for name in dict.fromkeys(optimizers) if name != BASELINE
+    }
     shown = [BASELINE, *names.values()]
     if twice := next((name for name in shown if shown.count(name) > 1), ""):
         raise KoderzError(f"two optimizers are called {twice!r}; rename one of them")
     own = _parameters(parameters, names) if parameters else {}
     arms = (
         MatrixArm(BASELINE, BASELINE),
-        *(MatrixArm(shown, name, parameters=own.get(shown, {}), baseline=BASELINE) for name, shown in names.items()),
+        *(
+            MatrixArm(shown, name, parameters=own.get(shown, {}), baseline=BASELINE)
+            for name, shown in names.items()
+        ),
     )
     cells = [MatrixCells(arms=(BASELINE,), samples=1)]
     if names:
@@ -247,11 +309,15 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
     except (OSError, ValueError) as error:
         raise KoderzError(f"--optimizer-params {path} can't be read: {error}") from None
     if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
-        raise KoderzError(f'{path}: write parameters by optimizer: {{"few_shot": {{"max_examples": 4}}}}')
+        raise KoderzError(
+            f'{path}: write parameters by optimizer: {{"few_shot": {{"max_examples": 4}}}}'
+        )
     solvers = {shown: name for name, shown in names.items()}
     for shown, own in table.items():
         if shown not in solvers:
-            raise KoderzError(f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}")
+            raise KoderzError(
+                f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}"
+            )
         _checked(str(path), shown, own, solvers[shown])
     return table
 
@@ -269,25 +335,35 @@ def _checked(path: str, shown: str, own: dict[str, Any], name: str = "") -> None
             warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
             del own[key]
             continue
-        default = known[key].default if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY else None
+        default = (
+            known[key].default
+            if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY
+            else None
+        )
         if default is None:
-            choose = [name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+            choose = [
+                name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY
+            ]
             instead = f"; that is {_OPTIONS[key]}" if key in _OPTIONS else ""
             raise KoderzError(
                 f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
             )
         _require_like(f"{path}, {shown}, {key}", value, default)
         if value not in choices.get(key, (value,)):
-            raise KoderzError(f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}")
+            raise KoderzError(
+                f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}"
+            )
 
 
 def _require_like(where: str, value: Any, default: Any) -> None:
     """Raises KoderzError for a value of another type than the default, below 0, or 0 for a count."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     least = int(type(default) is int and default > 0)
-    wanted = {bool: "true or false", int: f"a whole number from {least}", float: "a number from 0"}.get(
-        type(default), "a text"
-    )
+    wanted = {
+        bool: "true or false",
+        int: f"a whole number from {least}",
+        float: "a number from 0",
+    }.get(type(default), "a text")
     fine = {
         bool: isinstance(value, bool),
         int: number and isinstance(value, int) and value >= least,

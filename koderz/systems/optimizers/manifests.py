@@ -97,13 +97,21 @@ def read_manifest(path: Path) -> Manifest:
         raise KoderzError(f"--config {path} can't be read ({error.strerror})") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KoderzError(f"--config {path} is no manifest: {error}") from None
-    tasks = [_task(path, each, found.test_mode) for each in (*found.tasks, *_generated(found.generators))]
+    tasks = [
+        _task(path, each, found.test_mode) for each in (*found.tasks, *_generated(found.generators))
+    ]
     if not tasks:
-        raise KoderzError(f"--config {path}: a manifest has tasks or generators, and this one has none")
+        raise KoderzError(
+            f"--config {path}: a manifest has tasks or generators, and this one has none"
+        )
     if len(sizes := {tuple(sorted(task.sizes.items())) for task in tasks}) > 1:
-        raise KoderzError(f"--config {path}: its tasks have splits of several sizes; a run has one, so divide the file")
+        raise KoderzError(
+            f"--config {path}: its tasks have splits of several sizes; a run has one, so divide the file"
+        )
     if len(modes := {bool(task.test_mode) for task in tasks}) > 1:
-        raise KoderzError(f"--config {path}: some tasks have test_mode and some don't; divide the file")
+        raise KoderzError(
+            f"--config {path}: some tasks have test_mode and some don't; divide the file"
+        )
     return Manifest(path, tasks, found.seed, modes.pop(), dict(sizes.pop()))
 
 
@@ -133,14 +141,23 @@ def _task(path: Path, task: _Task, test_mode: bool | None) -> ManifestTask:
         raise KoderzError(f"--config {path}: datasets of {task.dataset!r} names no train split")
     names = {str(each.get("loader") or "") for each in splits.values()} or {str(task.dataset)}
     if len(names) > 1 or "" in names:
-        raise KoderzError(f"--config {path}: the splits of {task.dataset!r} have to name one loader each, the same")
+        raise KoderzError(
+            f"--config {path}: the splits of {task.dataset!r} have to name one loader each, the same"
+        )
     for name, each in splits.items():
-        if name not in SPLITS or each.get("split", name) != name or each.get("start") or each.get("filter_by"):
+        if (
+            name not in SPLITS
+            or each.get("split", name) != name
+            or each.get("start")
+            or each.get("filter_by")
+        ):
             raise KoderzError(
                 f"--config {path}: of a split koderz takes its count; {name} of {task.dataset!r} asks for other rows"
             )
     counts = {name: each["count"] for name, each in splits.items() if each.get("count") is not None}
-    if wrong := next((name for name, count in counts.items() if type(count) is not int or count < 1), ""):
+    if wrong := next(
+        (name for name, count in counts.items() if type(count) is not int or count < 1), ""
+    ):
         raise KoderzError(f"--config {path}: the count of {wrong} has to be a whole number from 1")
     given = {**(task.optimizer_params or {}), **(task.optimizer_prompt_params or {})}
     unused = [name for name in ("model_parameters", "metrics", "prompt") if getattr(task, name)]

@@ -33,19 +33,36 @@ _MARKS = {"Success": "✓", "Failed": "✗", "Pending": "⏳", "Running": "⏳"}
 def results(
     list_runs: Annotated[bool, typer.Option("--list-runs", help="List the runs.")] = False,
     run_id: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Which run. Default: the latest.", autocompletion=complete_runs)
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Which run. Default: the latest.", autocompletion=complete_runs
+        ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again until it has ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again until it has ended.")
+    ] = False,
     watch_interval: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="With --watch: time between two looks. Default: 30.", min=0.1, max=86_400),
+        typer.Option(
+            metavar="SECONDS",
+            help="With --watch: time between two looks. Default: 30.",
+            min=0.1,
+            max=86_400,
+        ),
     ] = None,
-    detailed: Annotated[bool, typer.Option("--detailed", help="Show the scores of each task.")] = False,
-    show_errors: Annotated[bool, typer.Option("--show-errors", help="Show the errors of failed tasks whole.")] = False,
+    detailed: Annotated[
+        bool, typer.Option("--detailed", help="Show the scores of each task.")
+    ] = False,
+    show_errors: Annotated[
+        bool, typer.Option("--show-errors", help="Show the errors of failed tasks whole.")
+    ] = False,
     task: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this task: both prompts, and the end of its log.")
+        str | None,
+        typer.Option(metavar="ID", help="Only this task: both prompts, and the end of its log."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print it as JSON, and nothing else.")
+    ] = False,
     *,
     results: Results,
 ) -> None:
@@ -80,7 +97,9 @@ def results(
     else:
         _draw(view, detailed=detailed, whole_errors=show_errors)
     if view.status == "IN PROGRESS" and not (view.is_busy or view.is_foreign):
-        warn(f"nobody works on this run; continue it with: koderz optimize run --resume-run-id {path.name}")
+        warn(
+            f"nobody works on this run; continue it with: koderz optimize run --resume-run-id {path.name}"
+        )
 
 
 def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:
@@ -160,7 +179,11 @@ def _draw(view: View, *, detailed: bool, whole_errors: bool) -> None:
 
 def _address(place: str) -> str:
     """The place of a log, as a terminal opens it."""
-    return Path(place).as_uri() if place.startswith("/") and is_live() and sys.stdout.isatty() else place
+    return (
+        Path(place).as_uri()
+        if place.startswith("/") and is_live() and sys.stdout.isatty()
+        else place
+    )
 
 
 def _say_rows(rows: Sequence[GainRow]) -> None:
@@ -187,7 +210,11 @@ def _configuration(view: View) -> Iterator[str]:
 
 def _progress(view: View) -> Iterator[str]:
     total = max(len(view.tasks), len(view.document["tasks"]))
-    done, right, failed = view.count("Success", "Failed"), view.count("Success"), view.count("Failed")
+    done, right, failed = (
+        view.count("Success", "Failed"),
+        view.count("Success"),
+        view.count("Failed"),
+    )
     yield "Progress Summary"
     yield f"  Total tasks:     {total}"
     yield f"  Completed:       {done} ({100 * done / total if total else 0:.1f}%)"
@@ -225,7 +252,11 @@ def _scores(task: Mapping[str, Any]) -> Iterator[str]:
             line = f"      {name}: {start:.3f} → {score:.3f} ({arrow} {gain:+.3f}{share})"
         line += f", n = {size}" if size else ""
         interval = task.get("interval")
-        if number == 0 and isinstance(interval, list | tuple) and [*map(type, interval)] == [float, float]:
+        if (
+            number == 0
+            and isinstance(interval, list | tuple)
+            and [*map(type, interval)] == [float, float]
+        ):
             line += f", 95 % [{interval[0]:+.2f}, {interval[1]:+.2f}]"
         yield line
 
@@ -235,7 +266,9 @@ def _measured(task: Mapping[str, Any], which: str) -> dict[str, tuple[float, Any
     stage = {"initial": "initial", "optimized": "final"}[which]
     by_split = [_under(task, "evaluations", stage, split, "result", "metrics") for split in _SPLITS]
     candidates = (*by_split, _under(task, f"{which}_evaluation", "metrics"))
-    metrics: list[Any] = next((found for found in candidates if found and isinstance(found, list)), [])
+    metrics: list[Any] = next(
+        (found for found in candidates if found and isinstance(found, list)), []
+    )
     return {
         str(metric.get("metric_name")): (float(metric["score"]), metric.get("sample_size"))
         for metric in metrics
@@ -274,7 +307,10 @@ def _show_task(view: View, name: str, *, json: bool) -> None:
 
     say(f"{name}: {_MARKS[found['status']]} {found['status']}")
     say_all(_scores(found))
-    for title, key in (("Initial prompt", "initial_prompt"), ("Optimized prompt", "optimized_prompt")):
+    for title, key in (
+        ("Initial prompt", "initial_prompt"),
+        ("Optimized prompt", "optimized_prompt"),
+    ):
         say(title)
         say_all(_prompt(found.get(key)))
     if found.get("error_message"):
@@ -308,7 +344,13 @@ def _list(found: Sequence[OptimizerRun], folder: Path, *, json: bool) -> None:
     elif found:
         heads = ("RUN ID", "TIMESTAMP", "DATASETS", "OPTIMIZERS", "TOTAL TASKS")
         lines = [
-            (run.run_id, run.timestamp, ", ".join(run.datasets), ", ".join(run.optimizers), str(run.total_tasks))
+            (
+                run.run_id,
+                run.timestamp,
+                ", ".join(run.datasets),
+                ", ".join(run.optimizers),
+                str(run.total_tasks),
+            )
             for run in found
         ]
         print_blocks([Table(heads, lines, (), ruled=False)])

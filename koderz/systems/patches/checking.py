@@ -74,7 +74,11 @@ async def check_tasks(
             if task.id not in refused:
                 continue
             why = refused[task.id]
-            checked = await _checked(suite, task, trees, exclusive) if trees and not why else Checked(task.id, why)
+            checked = (
+                await _checked(suite, task, trees, exclusive)
+                if trees and not why
+                else Checked(task.id, why)
+            )
             found.append(checked)
             if tell:
                 tell(checked)
@@ -88,7 +92,9 @@ def _refusal(suite: PerformanceSuite, task: str, settings: Settings) -> str:
         return str(error)
 
 
-async def _checked(suite: PerformanceSuite, task: Task[PerfTask], trees: Trees, exclusive: Exclusive) -> Checked:
+async def _checked(
+    suite: PerformanceSuite, task: Task[PerfTask], trees: Trees, exclusive: Exclusive
+) -> Checked:
     try:
         with scratch() as folder:
             bench = suite.bench(task.payload, trees, folder, Unrecorded(task.id))

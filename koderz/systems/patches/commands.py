@@ -44,9 +44,28 @@ _HELP = {
     "matrix": "A TOML file that lists arms and cells, in place of baseline, human and agent.",
     "sandbox": "Where patches are timed: contained, docker or modal. Default: contained.",
 }
-_CHECKED = ("sandbox", "docker_image", "image", "overrides", "push", "timeout", "clock", "rounds", "agreement")
+_CHECKED = (
+    "sandbox",
+    "docker_image",
+    "image",
+    "overrides",
+    "push",
+    "timeout",
+    "clock",
+    "rounds",
+    "agreement",
+)
 _WHICH = (
-    *("suite", "dataset", "predictions", "patches", "local_model", "models", "max_blocks", "threshold"),
+    *(
+        "suite",
+        "dataset",
+        "predictions",
+        "patches",
+        "local_model",
+        "models",
+        "max_blocks",
+        "threshold",
+    ),
     *_CHECKED,
 )
 
@@ -99,7 +118,9 @@ def tasks(given: dict[str, Any], json: Json = False) -> None:
         say(f"{task.id:{width}}  {base:8} → {task.human_commit[:7] or 'patch  '}  {task.kind}")
 
 
-def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, PerformanceSuite]:
+def _suite(
+    given: Mapping[str, Any], *, trust_config: bool = False
+) -> tuple[Settings, PerformanceSuite]:
     """The settings and their suite of patches. Raises KoderzError for a suite of another kind."""
     from koderz.engines.sources import read_sources, require_sandbox, schema_here
     from koderz.suites import load_suite
@@ -107,7 +128,9 @@ def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Set
 
     given = {"suite": _SUITE, **given}
     schema = schema_here(given, scope=OWN)
-    settings = read_sources(given, names=_WHICH, scope=OWN, schema=schema, trust_config=trust_config).settings
+    settings = read_sources(
+        given, names=_WHICH, scope=OWN, schema=schema, trust_config=trust_config
+    ).settings
     require_sandbox(settings, given)
     suite = load_suite(settings.suite, settings.dataset, settings)
     if not isinstance(suite, PerformanceSuite):
@@ -145,7 +168,11 @@ _Kind = Annotated[
 ]
 _Mode = Annotated[
     str | None,
-    _arms("Measure only this arm. Default: all three.", "human|agent", autocompletion=_beginning("human", "agent")),
+    _arms(
+        "Measure only this arm. Default: all three.",
+        "human|agent",
+        autocompletion=_beginning("human", "agent"),
+    ),
 ]
 
 
@@ -162,16 +189,21 @@ _Mode = Annotated[
 )
 def run(
     front: Front,
-    tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids of tasks. Default: all.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids of tasks. Default: all.")
+    ] = None,
     commit: Annotated[
-        list[str] | None, _which("A task by 7 or more digits of its human commit; repeatable.", "COMMIT", "--commit")
+        list[str] | None,
+        _which("A task by 7 or more digits of its human commit; repeatable.", "COMMIT", "--commit"),
     ] = None,
     commits_file: Annotated[
-        Path | None, _which("A file of commits, the first word of each line.", "FILE", "--commits-file")
+        Path | None,
+        _which("A file of commits, the first word of each line.", "FILE", "--commits-file"),
     ] = None,
     benchmark_type: _Kind = None,
     start_from: Annotated[
-        str | None, _which("The first task: its index from 0, or a commit.", "N|COMMIT", "--start-from")
+        str | None,
+        _which("The first task: its index from 0, or a commit.", "N|COMMIT", "--start-from"),
     ] = None,
     baseline: Annotated[bool, _arms("Measure only the arm baseline.", None, "--baseline")] = False,
     mode: _Mode = None,
@@ -180,9 +212,14 @@ def run(
         _arms("Whose patches of --patches; repeatable. Default: the only.", "NAME"),
     ] = None,
     resume: Annotated[
-        bool, _arms("Go on with the last run of the same plan, if any.", None, "--resume", "--skip-existing")
+        bool,
+        _arms(
+            "Go on with the last run of the same plan, if any.", None, "--resume", "--skip-existing"
+        ),
     ] = False,
-    parallel: Annotated[int | None, _arms("Modal: how many are measured at once.", "N", min=1)] = None,
+    parallel: Annotated[
+        int | None, _arms("Modal: how many are measured at once.", "N", min=1)
+    ] = None,
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model.
 
@@ -212,16 +249,21 @@ def run(
     agents: list[Agent] = []
     if "agent" in arms:
         more, agents = _agents(settings, agent_type or (), known, wanted)
-        given = more | given | {name: more[name] for name in ("predictions", "patches") if name in more}
+        given = (
+            more | given | {name: more[name] for name in ("predictions", "patches") if name in more}
+        )
     matrix = _matrix(arms, agents, wanted)
     if front.dry_run and not front.shown.json:
         _show_plan(
-            [task for task in known if task.id in wanted][: given.get("limit")], [arm.name for arm in matrix.arms]
+            [task for task in known if task.id in wanted][: given.get("limit")],
+            [arm.name for arm in matrix.arms],
         )
     replace(front, values=given).run(matrix=matrix, resumes=resume)
 
 
-def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None) -> list[str]:
+def _wanted(
+    known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None
+) -> list[str]:
     """The ids of the selected tasks. Raises KoderzError if none is left."""
     from koderz.systems.patches.tasks import KINDS, chosen
 
@@ -262,9 +304,18 @@ def _agents(
 ) -> tuple[dict[str, Any], list[Agent]]:
     """The agents, and the settings that they add. Raises KoderzError if there is no patch."""
     from koderz.systems.patches.options import PerformanceOptions
-    from koderz.systems.patches.patches import agents_in, of_tasks, read_agent, read_predictions, with_tasks
+    from koderz.systems.patches.patches import (
+        agents_in,
+        of_tasks,
+        read_agent,
+        read_predictions,
+        with_tasks,
+    )
 
-    options, has_model = settings.of(PerformanceOptions), bool(settings.local_model or settings.models)
+    options, has_model = (
+        settings.of(PerformanceOptions),
+        bool(settings.local_model or settings.models),
+    )
     tasks = [task for task in known if task.id in wanted]
     if words := with_tasks(options.predictions, tasks):
         return {"predictions": words}, [Agent("", of_tasks(read_predictions(words, known), tasks))]
@@ -272,9 +323,13 @@ def _agents(
     if names or options.patches or (folder.is_dir() and not has_model):
         found = agents_in(folder)
         if not found:
-            raise KoderzError(f"there are no patches: {folder} has no folder or .jsonl file of an agent")
+            raise KoderzError(
+                f"there are no patches: {folder} has no folder or .jsonl file of an agent"
+            )
         if not names and len(found) > 1:
-            raise KoderzError(f"{folder} has the patches of {', '.join(found)}: choose with --agent-type NAME")
+            raise KoderzError(
+                f"{folder} has the patches of {', '.join(found)}: choose with --agent-type NAME"
+            )
         return {"patches": folder}, [
             Agent(name, of_tasks(read_agent(folder, name, known), tasks)) for name in names or found
         ]
@@ -305,17 +360,23 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
         stated.append(MatrixArm(name, "patch:given", agent.patches.model, parameters=parameters))
         counts = {task: len(agent.patches.patches.get(task, ())) for task in tasks}
         names = {task: each for task, each in agent.patches.names.items() if any(each)}
-        cells += [MatrixCells((name,), (task,), n, names.get(task, ())) for task, n in counts.items() if n]
+        cells += [
+            MatrixCells((name,), (task,), n, names.get(task, ())) for task, n in counts.items() if n
+        ]
         if without := [task for task, count in counts.items() if not count]:
             shown = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
-            warn(f"note: {name} has no patch of {len(without)} tasks, which count as not opt: {shown}")
+            warn(
+                f"note: {name} has no patch of {len(without)} tasks, which count as not opt: {shown}"
+            )
     return Matrix(Path("koderz perf run"), tuple(stated), tuple(cells))
 
 
 def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
     """Prints the commits of a dry run, what is measured of them, and about how long that takes."""
     for task in tasks:
-        say(f"{task.human_commit[:7] or '-':7}  {task.id}: {', '.join(arms)}; up to {task.needs.minutes:g} min")
+        say(
+            f"{task.human_commit[:7] or '-':7}  {task.id}: {', '.join(arms)}; up to {task.needs.minutes:g} min"
+        )
     minutes = sum(task.needs.minutes for task in tasks)
     say(f"At most about {minutes:g} minute{'' if minutes == 1 else 's'}")
     say()
@@ -325,7 +386,9 @@ def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
 @with_settings(usual={"suite": _SUITE}, scope=Scope(only=("suite", "dataset", *_CHECKED)))
 def check(
     given: dict[str, Any],
-    tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids or commits. Default: all.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids or commits. Default: all.")
+    ] = None,
     max_blocks: Annotated[
         int | None, typer.Option(metavar="N", min=7, help="Maximum number of blocks. Default: 30.")
     ] = None,

@@ -37,7 +37,11 @@ def gso(stories: Stories, folder: Path) -> None:
         if story.solver in _NO_PATCHES:
             continue
         name = worker_of(plan, story.arm) + (f"-run_{story.sample}" if plan.samples > 1 else "")
-        row = {"instance_id": story.problem_id, "model_patch": story.program or "", "model_name_or_path": name}
+        row = {
+            "instance_id": story.problem_id,
+            "model_patch": story.program or "",
+            "model_name_or_path": name,
+        }
         marked = {"needs_review": why} if (why := _review(story)) else {}
         predictions.setdefault(story.sample, []).append(orjson.dumps(row | marked) + b"\n")
         if (log := log_of(plan, story)) is not None:
@@ -47,12 +51,18 @@ def gso(stories: Stories, folder: Path) -> None:
     if not predictions:
         raise KoderzError("no experiment here is about a patch")
     for sample, rows in predictions.items():
-        write_whole(folder / f"predictions{f'_run_{sample}' if len(predictions) > 1 else ''}.jsonl", rows)
+        write_whole(
+            folder / f"predictions{f'_run_{sample}' if len(predictions) > 1 else ''}.jsonl", rows
+        )
 
 
 def _review(story: Story) -> str:
     """The reason why a person should read the patch before its result is trusted; empty if there is none."""
-    return "" if isinstance(story.outcome, Fault) else str(story.outcome.facts.get("needs_review") or "")
+    return (
+        ""
+        if isinstance(story.outcome, Fault)
+        else str(story.outcome.facts.get("needs_review") or "")
+    )
 
 
 def log_of(plan: Plan, story: Story) -> str | None:
@@ -80,9 +90,15 @@ def _blocks(made: Mapping[str, Any], patch: int, count: int) -> list[Mapping[str
     """The legs of `count` blocks of a patch, from the last time it was measured."""
     begins = f"patch/{patch}/" if patch > 1 else ""
     places = [
-        place for name in made for place, block, last in [name.rpartition("block/")] if block and last == f"{count}"
+        place
+        for name in made
+        for place, block, last in [name.rpartition("block/")]
+        if block and last == f"{count}"
     ]
-    place = next((each for each in reversed(places) if each == begins or each.startswith(f"{begins}try/")), begins)
+    place = next(
+        (each for each in reversed(places) if each == begins or each.startswith(f"{begins}try/")),
+        begins,
+    )
     return [made[f"{place}block/{number}"]["legs"] for number in range(1, count + 1)]
 
 
@@ -105,18 +121,26 @@ def _sections(blocks: list[Mapping[str, Any]], clock: str, metric: str) -> Itera
         tests = [[each["figures"][metric] for each in legs]] if metric else []
         if metric and not is_lower(metric):  # GSO knows only times
             tests = [[1 / figure for figure in tests[0]]]
-        tests += [[each["work"][name][clock] for each in legs] for name in (legs[0]["work"] if legs else ())]
+        tests += [
+            [each["work"][name][clock] for each in legs]
+            for name in (legs[0]["work"] if legs else ())
+        ]
         for number, times in enumerate(tests):
             yield f">>>>> Test {number}\n"
             yield from (f"Execution time: {time:.9f}s\n" for time in times)
         yield f">>>>> End {side} Output\n"
 
 
-_ARMS = {"baseline": "base", "human": "human", "agent": "agent"}  # of ISO's record, and what its legs are called
+# of ISO's record, and what its legs are called
+_ARMS = {"baseline": "base", "human": "human", "agent": "agent"}
 _METRICS = {
     "cpu_seconds": "cpu_seconds",
     "wall_seconds": "wall_seconds",
-    **{f"{how}_{name}_ms": f"{name}_{how}" for name in ("ttft", "tpot", "itl") for how in ("mean", "median", "p99")},
+    **{
+        f"{how}_{name}_ms": f"{name}_{how}"
+        for name in ("ttft", "tpot", "itl")
+        for how in ("mean", "median", "p99")
+    },
     "request_throughput": "throughput_req_s",
     "output_throughput": "throughput_tok_s",
     "requests_per_second": "throughput_req_s",
@@ -151,7 +175,9 @@ def _record(plan: Plan, story: Story) -> Mapping[str, Any]:
         "needs_review": outcome.facts.get("needs_review"),
         **{
             f"{arm}_metrics": {
-                theirs: metrics[f"{ours}_{leg}"] for ours, theirs in _METRICS.items() if f"{ours}_{leg}" in metrics
+                theirs: metrics[f"{ours}_{leg}"]
+                for ours, theirs in _METRICS.items()
+                if f"{ours}_{leg}" in metrics
             }
             for arm, leg in _ARMS.items()
         },

@@ -28,7 +28,16 @@ OPT = ("opt_base", "opt_commit", "opt_main")
 STATUSES = ("passed", "test_failed", "patch_failed", "empty_patch", "base_failed", "error")
 """The statuses, the best first."""
 
-_SETS = ("completed", "passed", "base_failed", "patch_failed", "test_failed", "incomplete", "empty_patch", "error")
+_SETS = (
+    "completed",
+    "passed",
+    "base_failed",
+    "patch_failed",
+    "test_failed",
+    "incomplete",
+    "empty_patch",
+    "error",
+)
 
 Prediction = Mapping[str, Any]
 Json = dict[str, Any]
@@ -136,7 +145,9 @@ def _sort_in(name: str, report: Json, sets: Mapping[str, set[str]], opt_stats: J
 def merged_report(ids: Sequence[str], reports: Mapping[Path, Json], k: int) -> Json:
     """The merged report of several runs: the best result of each evaluated instance. `reports`: by file."""
     best: dict[str, str] = {}
-    sets: dict[str, set[str]] = {f"{name}_ids": set() for name in (*_SETS, *OPT) if name != "incomplete"}
+    sets: dict[str, set[str]] = {
+        f"{name}_ids": set() for name in (*_SETS, *OPT) if name != "incomplete"
+    }
     for report in reports.values():
         found = report["instance_sets"]
         for name in found["completed_ids"]:
@@ -189,7 +200,9 @@ def _gain(stats: Mapping[str, Any]) -> float | None:
     import numpy as np
 
     means = stats.get("per_test_means") or {}
-    before, after = ([np.float64(each) for each in means.get(side) or ()] for side in ("commit", "patch"))
+    before, after = (
+        [np.float64(each) for each in means.get(side) or ()] for side in ("commit", "patch")
+    )
     with np.errstate(all="ignore"):
         return geometric_mean(speedups(before, after))
 
@@ -198,7 +211,9 @@ def write_json(path: Path, document: Json) -> None:
     """Writes JSON. Raises KoderzError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)])
+        write_whole(
+            path, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)]
+        )
     except OSError as error:
         raise KoderzError(f"{path} can't be written: {error.strerror}") from None
 
@@ -244,7 +259,9 @@ def _times(log: str, side: str) -> Times:
     _, start, rest = log.partition(f">>>>> Start {side} Output")
     if not start:
         raise ValueError(f"the log has no section {side}")
-    section = rest.partition(f">>>>> Start {side} Output")[0].partition(f">>>>> End {side} Output")[0]
+    section = rest.partition(f">>>>> Start {side} Output")[0].partition(f">>>>> End {side} Output")[
+        0
+    ]
     tests = [
         [float(found[1]) for line in block.splitlines() if (found := _TIME.match(line.strip()))]
         for block in _TEST.split(section)
@@ -290,7 +307,9 @@ def graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
 def _graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
     import numpy as np
 
-    means: dict[str, list[Any]] = {side: [np.mean(each) for each in times[side] or ()] for side in SIDES}
+    means: dict[str, list[Any]] = {
+        side: [np.mean(each) for each in times[side] or ()] for side in SIDES
+    }
     mean: dict[str, Any] = {side: np.mean(each) if each else None for side, each in means.items()}
     time_stats: dict[str, Any] = {}
     for side, each in means.items():
@@ -310,7 +329,9 @@ def _graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
         for pair, values in compared.items()
     }
     unset = [
-        f"{how}_patch_{side}" for how in ("opt_perc", "speedup", "gm_speedup") for side in ("base", "commit", "main")
+        f"{how}_patch_{side}"
+        for how in ("opt_perc", "speedup", "gm_speedup")
+        for side in ("base", "commit", "main")
     ]
     opt_stats: dict[str, Any] = dict.fromkeys(unset)
     opt_stats |= named["patch_commit"] | named["patch_base"] | named["commit_base"]
@@ -329,7 +350,9 @@ def _graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
     return {**flags, "time_stats": {**time_stats, "per_test_means": means}, "opt_stats": opt_stats}
 
 
-def _compared(before: Any, after: Any, befores: Sequence[Any], afters: Sequence[Any]) -> tuple[Any, ...]:
+def _compared(
+    before: Any, after: Any, befores: Sequence[Any], afters: Sequence[Any]
+) -> tuple[Any, ...]:
     """The figures in the order of `_HOW`; None if a side has no times."""
     import numpy as np
 
@@ -366,7 +389,12 @@ def read_predictions(path: Path) -> list[dict[str, Prediction]]:
     found = [{name: rows[-1] for name, rows in lines.items()}]
     for number in range(1, max(map(len, lines.values()), default=0)):
         earlier = {name: rows[number - 1] for name, rows in lines.items() if len(rows) > number}
-        found.append({name: {**row, "model_name_or_path": _attempt(row, number)} for name, row in earlier.items()})
+        found.append(
+            {
+                name: {**row, "model_name_or_path": _attempt(row, number)}
+                for name, row in earlier.items()
+            }
+        )
     return found
 
 
@@ -382,7 +410,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         name, patch = row.id("instance_id"), row.fields.get("model_patch")
         if not isinstance(patch, str | None):
             raise row.error("model_patch has to be a diff or null")
-        if not _is_name(name) or not _is_name(str(row.fields.get("model_name_or_path", "None")).replace("/", "__")):
+        if not _is_name(name) or not _is_name(
+            str(row.fields.get("model_name_or_path", "None")).replace("/", "__")
+        ):
             raise row.error("instance_id or model_name_or_path can't be a folder's name")
         rows.append({**row.fields, "instance_id": name})
     return rows
@@ -402,13 +432,16 @@ def exact_part(ids: Sequence[str], reports: Sequence[Mapping[str, Any]], k: int)
     exact: dict[str, dict[str, float]] = {}
     interval: dict[str, dict[str, Sequence[float] | None]] = {}
     methods: dict[str, dict[str, str | None]] = {}
-    clusters = {name: name.rpartition("-")[0] for name in ids if "__" in name}  # OWNER__REPOSITORY-COMMIT
+    # OWNER__REPOSITORY-COMMIT
+    clusters = {name: name.rpartition("-")[0] for name in ids if "__" in name}
     for what in COUNTED:
         sets = [{*report["instance_sets"][f"{what}_ids"]} for report in reports]
         good = {name: [name in found for found in sets] for name in ids}
         exact[what], interval[what], methods[what] = {}, {}, {}
         for size in range(1, min(k, len(reports)) + 1):
-            exact[what][str(size)] = fmean(pass_at_k(len(each), sum(each), size) for each in good.values())
+            exact[what][str(size)] = fmean(
+                pass_at_k(len(each), sum(each), size) for each in good.values()
+            )
             limits, methods[what][str(size)] = pass_at_k_in(good, clusters, size)
             interval[what][str(size)] = [*limits] if limits else None
     return {"exact": exact, "exact_interval": interval, "exact_interval_method": methods}

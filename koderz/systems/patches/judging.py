@@ -43,10 +43,16 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     opt = "not"
     if status == "passed":
         opt = finding.opt if finding else "inconclusive"
-    if status == "passed" and finding and not measured.stopped and is_noise(finding, arm, len(blocks)):
+    if (
+        status == "passed"
+        and finding
+        and not measured.stopped
+        and is_noise(finding, arm, len(blocks))
+    ):
         off = 100 * abs(finding.speedups["aa"].value - 1)
         raise Fault(
-            f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do", cause="noise"
+            f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do",
+            cause="noise",
         )
     success = status == "passed" and opt == "opt"
     cause = opt if status == "passed" else status
@@ -64,7 +70,11 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         "autocorrelation": round(finding.autocorrelation, 3) if finding else None,
         "gso": dict(finding.points) if finding and status == "passed" else {},
         **_course(finding),
-        **(_other_clock(blocks, arm, rule) if finding and not (success or finding.metric or hack) else {}),
+        **(
+            _other_clock(blocks, arm, rule)
+            if finding and not (success or finding.metric or hack)
+            else {}
+        ),
     }
     if finding and finding.metric:
         facts |= {"metric": finding.metric, "iso": dict(finding.iso) if status == "passed" else {}}
@@ -76,7 +86,11 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
         measured.patch if arm == "agent" else None,
         metrics=_metrics(blocks, arm, finding) if finding else {},
         sandbox=isolation,
-        artifacts={name: text for name, text in (("diff.patch", measured.patch), ("server.log", log)) if text},
+        artifacts={
+            name: text
+            for name, text in (("diff.patch", measured.patch), ("server.log", log))
+            if text
+        },
         facts=facts,
         note=review,
     )
@@ -85,14 +99,18 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
 def _other_clock(blocks: tuple[Block, ...], arm: str, rule: Rule) -> dict[str, Any]:
     """A gain by the clock that doesn't decide, such as that of a patch that waits less but works as much."""
     seen = gain_by_other_clock(blocks, arm, rule) if arm != "baseline" else None
-    return {"other_clock": {"clock": seen[0], "speedup_base": round(seen[1].value, 3)}} if seen else {}
+    return (
+        {"other_clock": {"clock": seen[0], "speedup_base": round(seen[1].value, 3)}} if seen else {}
+    )
 
 
 def _course(finding: Finding | None) -> dict[str, Mapping[str, Any]]:
     """The ratio of each block, and the limits for ratios."""
     logs, limits = (finding.logs, finding.limits) if finding else ({}, {})
     return {
-        "ratios": {name: [float(f"{math.exp(log):.4g}") for log in each] for name, each in logs.items()},
+        "ratios": {
+            name: [float(f"{math.exp(log):.4g}") for log in each] for name, each in logs.items()
+        },
         "limits": {name: round(least, 6) for name, least in limits.items()},
     }
 
@@ -110,7 +128,9 @@ def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str,
         for name in blocks[0].legs[leg].figures:
             metrics[f"{name}_{leg}"] = fmean(block.legs[leg].figures[name] for block in blocks)
         for clock in ("cpu", "wall") if not finding.metric else ():
-            seconds = fmean(sum(getattr(t, clock) for t in block.legs[leg].work.values()) for block in blocks)
+            seconds = fmean(
+                sum(getattr(t, clock) for t in block.legs[leg].work.values()) for block in blocks
+            )
             metrics[f"{clock}_seconds_{leg}"] = seconds
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -121,13 +141,27 @@ def _feedback(finding: Finding | None, status: str, opt: str, why: str, arm: str
         return f"{status}: {why}"
     if finding is None:
         return "nothing was measured"
-    shown: Mapping[str, str] = {"base": "as fast as before", "human": "as fast as the human's answer"}
+    shown: Mapping[str, str] = {
+        "base": "as fast as before",
+        "human": "as fast as the human's answer",
+    }
     if finding.metric:
-        shown = {"base": f"as good as before by {finding.metric}", "human": "as good as the human's answer"}
-    ratios = [f"{each.value:.2f} times {shown[name]}" for name, each in finding.speedups.items() if name in shown]
+        shown = {
+            "base": f"as good as before by {finding.metric}",
+            "human": "as good as the human's answer",
+        }
+    ratios = [
+        f"{each.value:.2f} times {shown[name]}"
+        for name, each in finding.speedups.items()
+        if name in shown
+    ]
     if arm == "baseline":
         return f"base is {finding.speedups['aa'].value:.3f} times as fast as itself"
     hack = _HACKS.get(finding.hack, "")
     more = 1000 * finding.beside.get(arm, 0.0)
-    beside = f" What it does beside each call, {more:.3g} ms more than before, counts with the call." if more else ""
+    beside = (
+        f" What it does beside each call, {more:.3g} ms more than before, counts with the call."
+        if more
+        else ""
+    )
     return f"{opt}: {', '.join(ratios)}.{beside}{hack}"

@@ -93,7 +93,10 @@ class Rules(msgspec.Struct, frozen=True):
             return task
         argv, notes = [*task.service.argv], [*task.service.notes]
         for place, flag in enumerate(argv[:-1]):
-            if flag in ("--model", "--model-path") and (other := self.model(argv[place + 1])) != argv[place + 1]:
+            if (
+                flag in ("--model", "--model-path")
+                and (other := self.model(argv[place + 1])) != argv[place + 1]
+            ):
                 notes.append(f"{flag} {argv[place + 1]} → {other}")
                 argv[place + 1] = other
         return replace(task, service=replace(task.service, argv=tuple(argv), notes=tuple(notes)))
@@ -111,7 +114,11 @@ class Rules(msgspec.Struct, frozen=True):
         if not has_images:
             return _prepared(environment)
         command = " ".join(task.service.argv) if task.service else ""
-        values = {"base_commit": task.base_commit, "human_commit": task.human_commit, "id": task.id.lower()}
+        values = {
+            "base_commit": task.base_commit,
+            "human_commit": task.human_commit,
+            "id": task.id.lower(),
+        }
         values["arch"] = "arm64" if platform.machine() in ("arm64", "aarch64") else "x86_64"
         for rule in self.images:
             if rule.fits(task):
@@ -128,7 +135,9 @@ class Rules(msgspec.Struct, frozen=True):
             prepare=rule.prepare,
             build=rule.build,
             gpu=self.gpu(command) if command and task.conventions.published else "",
-            model=found[1] if (found := _MODEL.search(command)) and task.conventions.published else "",
+            model=found[1]
+            if (found := _MODEL.search(command)) and task.conventions.published
+            else "",
             source=environment.source,
             downloads=environment.downloads,
         )
@@ -204,18 +213,25 @@ def read_rules(own: Path | None, image: str = "") -> Rules:
     if image:
         named = (msgspec.structs.replace(rule, base=image, human="", build="") for rule in images)
         images = (*named, ImageRule(image))
-    return Rules(images, rules.environments, (*rules.models, *shipped.models), (*rules.gpus, *shipped.gpus))
+    return Rules(
+        images, rules.environments, (*rules.models, *shipped.models), (*rules.gpus, *shipped.gpus)
+    )
 
 
 def idle_rules(own: Path | None, tasks: Sequence[PerfTask]) -> tuple[str, ...]:
     """A line for each of the user's rules that matches none of the tasks. Raises KoderzError as `read_rules`."""
     rules = _read(own) if own else Rules()
-    kinds: Mapping[str, Sequence[RowRule]] = {"images": rules.images, "environments": rules.environments}
+    kinds: Mapping[str, Sequence[RowRule]] = {
+        "images": rules.images,
+        "environments": rules.environments,
+    }
     return tuple(
         f"--overrides {own}: [[{kind}]] number {number} applies to no task: {_why_idle(rule, tasks)}"
         for kind, several in kinds.items()
         for number, rule in enumerate(several, 1)
-        if not any(rule is next((each for each in several if each.fits(task)), None) for task in tasks)
+        if not any(
+            rule is next((each for each in several if each.fits(task)), None) for task in tasks
+        )
     )
 
 
@@ -242,17 +258,25 @@ def _read(path: Path) -> Rules:
         for kind, rows in table.items():
             for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
                 if isinstance(row, dict):
-                    require_keys(row, _KINDS[kind].__struct_fields__, f"--overrides {path}: [[{kind}]] number {number}")
+                    require_keys(
+                        row,
+                        _KINDS[kind].__struct_fields__,
+                        f"--overrides {path}: [[{kind}]] number {number}",
+                    )
         rules = msgspec.convert(table, Rules)
         for rule in rules.images:
-            (rule.base + rule.human).format_map(dict.fromkeys(("base_commit", "human_commit", "id", "arch"), ""))
+            (rule.base + rule.human).format_map(
+                dict.fromkeys(("base_commit", "human_commit", "id", "arch"), "")
+            )
     except (OSError, ValueError, KeyError, RecursionError, msgspec.ValidationError) as error:
         what = f"there is no {{{error.args[0]}}}" if isinstance(error, KeyError) else str(error)
         raise KoderzError(f"--overrides {path}: {what}") from None
     return msgspec.structs.replace(
         rules,
         images=tuple(beside(path, rule, "build") for rule in rules.images),
-        environments=tuple(beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
+        environments=tuple(
+            beside(path, rule, "source", "python", "downloads") for rule in rules.environments
+        ),
     )
 
 

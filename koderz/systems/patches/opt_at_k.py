@@ -42,36 +42,68 @@ _COUNTS = {
 
 _DatasetName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="gso-bench/gso, or a .json or .jsonl file. Default: the one that has all ids."),
+    typer.Option(
+        metavar="NAME",
+        help="gso-bench/gso, or a .json or .jsonl file. Default: the one that has all ids.",
+    ),
 ]
 
 
 _Paths = Annotated[
-    list[str], typer.Option(metavar="FILE …", help="Predictions, .json or .jsonl; the first K in natural order count.")
+    list[str],
+    typer.Option(
+        metavar="FILE …", help="Predictions, .json or .jsonl; the first K in natural order count."
+    ),
 ]
 
 
 def opt_at_k(
-    run_id: Annotated[str, typer.Option(metavar="NAME", help="What the evaluation is called, and its folder of logs.")],
+    run_id: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="What the evaluation is called, and its folder of logs."),
+    ],
     prediction_paths: _Paths,
     dataset_name: _DatasetName = None,
     dataset: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Tasks, looked at first where no --dataset-name is given.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Tasks, looked at first where no --dataset-name is given."
+        ),
     ] = None,
     instance_ids: Annotated[
-        list[str] | None, typer.Option(metavar="ID …", help="Evaluate these alone; reports are about all.")
+        list[str] | None,
+        typer.Option(metavar="ID …", help="Evaluate these alone; reports are about all."),
     ] = None,
     model_name: Annotated[
-        str, typer.Option("--model-name", "--model", metavar="NAME", help="Whose report it is, in its file's name.")
+        str,
+        typer.Option(
+            "--model-name",
+            "--model",
+            metavar="NAME",
+            help="Whose report it is, in its file's name.",
+        ),
     ] = "gpt-4o",
-    k: Annotated[int, typer.Option("--k", metavar="K", help="Patches of each instance.", min=1)] = 1,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time for the tests of one patch.", min=1)] = 3600,
+    k: Annotated[
+        int, typer.Option("--k", metavar="K", help="Patches of each instance.", min=1)
+    ] = 1,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for the tests of one patch.", min=1)
+    ] = 3600,
     reformat_reports: Annotated[
-        bool, typer.Option("--reformat-reports", help="Grade the logs that are there, and evaluate nothing.")
+        bool,
+        typer.Option(
+            "--reformat-reports", help="Grade the logs that are there, and evaluate nothing."
+        ),
     ] = False,
-    rerun_all: Annotated[bool, typer.Option("--rerun-all", help="Evaluate also what has a result already.")] = False,
-    max_workers: Annotated[int, typer.Option(metavar="N", help="Evaluations at once, at most.", min=1)] = 10,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the figures of each file as well.")] = False,
+    rerun_all: Annotated[
+        bool, typer.Option("--rerun-all", help="Evaluate also what has a result already.")
+    ] = False,
+    max_workers: Annotated[
+        int, typer.Option(metavar="N", help="Evaluations at once, at most.", min=1)
+    ] = 10,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show the figures of each file as well.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Grade predictions as GSO does, and tell how often one of K patches is as good as the human's.
@@ -89,14 +121,18 @@ def opt_at_k(
     tell = warn if json else say
     tell(f"Found {len(prediction_paths)} predictions, using first k={k}:")
     files = {path: read_predictions(Path(path)) for path in paths}
-    place, ids = _dataset_of(dataset_name, dataset or _from_environment(), (attempts[0] for attempts in files.values()))
+    place, ids = _dataset_of(
+        dataset_name, dataset or _from_environment(), (attempts[0] for attempts in files.values())
+    )
     given = {"dataset": place, "timeout": timeout, "concurrency": max_workers}
     known = [_known(path, attempts, ids) for path, attempts in files.items()]
     if foreign := [name for name in instance_ids or () if name not in ids]:
         raise KoderzError(f"--instance-ids {foreign[0]}: the dataset has no such task")
 
     def report(predictions: Mapping[str, Prediction]) -> Path:
-        if not reformat_reports and (missing := _missing(run_id, predictions, instance_ids, anew=rerun_all)):
+        if not reformat_reports and (
+            missing := _missing(run_id, predictions, instance_ids, anew=rerun_all)
+        ):
             evaluate(run_id, missing, given, resumes=not rerun_all, json=json)
         _grade(run_id, predictions, instance_ids, anew=reformat_reports or rerun_all)
         return _report(run_id, ids, predictions, tell, verbose=verbose)
@@ -112,7 +148,9 @@ def opt_at_k(
         data_output().write(target.read_bytes() + b"\n")
 
 
-def _known(path: str, attempts: Sequence[Mapping[str, Prediction]], ids: Sequence[str]) -> list[dict[str, Prediction]]:
+def _known(
+    path: str, attempts: Sequence[Mapping[str, Prediction]], ids: Sequence[str]
+) -> list[dict[str, Prediction]]:
     """The predictions for the dataset's tasks. Raises KoderzError if there is none."""
     known = [{name: each for name, each in attempt.items() if name in ids} for attempt in attempts]
     if not known or not known[0]:
@@ -152,7 +190,9 @@ def _merged(ids: Sequence[str], reports: Sequence[Sequence[Path]], k: int) -> di
     every = [read[path] for attempts in reports for path in attempts]
     merged["summary"] |= exact_part(ids, every, k) | review_part(every)
     if k > len(every):
-        warn(f"there are {len(every)} attempts at each instance at most, so exact figures end at K = {len(every)}")
+        warn(
+            f"there are {len(every)} attempts at each instance at most, so exact figures end at K = {len(every)}"
+        )
     return merged
 
 
@@ -171,7 +211,9 @@ def _missing(
     }
 
 
-def _grade(run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool) -> None:
+def _grade(
+    run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool
+) -> None:
     """Makes the reports of logs that have none; or of all, with `anew`."""
     from koderz.systems.patches.gso import LOG, REPORT, folder_of, grade_log, is_empty
 
@@ -200,18 +242,24 @@ def _dataset_of(
 
     if name is not None:
         path = (
-            Path(name) if Path(name).suffix in (".json", ".jsonl", ".toml") else added_dataset(_ADDED.get(name, name))
+            Path(name)
+            if Path(name).suffix in (".json", ".jsonl", ".toml")
+            else added_dataset(_ADDED.get(name, name))
         )
         if path is None:
             raise KoderzError(f"{name} isn't here: give --dataset-name its .json or .jsonl file")
         return path, ids_of(path)
     wanted = {each for predicted in predictions for each in predicted}
     places = [dataset, *map(added_dataset, _ADDED.values()), None]
-    for place in (place for number, place in enumerate(places) if place or number == len(places) - 1):
+    for place in (
+        place for number, place in enumerate(places) if place or number == len(places) - 1
+    ):
         found = ids_of(place)
         if wanted <= {*found}:
             return place, found
-    raise KoderzError("no dataset has all instances that are predicted; name the file of one with --dataset-name")
+    raise KoderzError(
+        "no dataset has all instances that are predicted; name the file of one with --dataset-name"
+    )
 
 
 def _from_environment() -> Path | None:
@@ -236,7 +284,12 @@ _ARM = "agent"
 
 
 def evaluate(
-    run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool, json: bool
+    run_id: str,
+    predictions: Mapping[str, Prediction],
+    given: Mapping[str, Any],
+    *,
+    resumes: bool,
+    json: bool,
 ) -> None:
     """Measures patches in a run of one arm, and writes the logs as GSO's harness would. `given`: settings of the run.
 
@@ -252,14 +305,20 @@ def evaluate(
         tasks_of(given["dataset"])
     except KoderzError as error:  # it has only ids, and so nothing to measure
         what = f"{len(predictions)} patches have no result and can't be measured here"
-        raise KoderzError(f"{what} ({error}); --reformat_reports grades the logs that are there") from None
+        raise KoderzError(
+            f"{what} ({error}); --reformat_reports grades the logs that are there"
+        ) from None
     place = LOGS / run_id / model_of(next(iter(predictions.values())))
     place.mkdir(parents=True, exist_ok=True)
     file = (place / "missing.jsonl").absolute()
     write_whole(file, [orjson.dumps(each) + b"\n" for each in predictions.values()])
     settings = {**given, "problems": tuple(predictions), "predictions": [str(file)]}
     front = Front(values=settings, usual={"suite": "koderz-perf-mini"})
-    matrix = Matrix(Path("koderz perf opt-at-k"), (MatrixArm(_ARM, "patch:given", NOBODY),), (MatrixCells(samples=1),))
+    matrix = Matrix(
+        Path("koderz perf opt-at-k"),
+        (MatrixArm(_ARM, "patch:given", NOBODY),),
+        (MatrixCells(samples=1),),
+    )
     for going_on in dict.fromkeys((resumes, False)):
         screen = _Screen(json=json)
         try:

@@ -15,12 +15,22 @@ from koderz.suites.options import cluster_column
 class PerformanceOptions:
     """The options for measuring patches."""
 
-    timeout: float = option(300.0, "Maximum time of one leg.", "SECONDS", bounds=(0.1, 86_400), changeable=True)
-    max_blocks: int = option(30, "Maximum number of blocks.", "N", bounds=(1, 1000), changeable=True)
-    threshold: float = option(
-        0.95, "Share of the human's speed that a patch has to exceed.", "SHARE", bounds=(0, 1), changeable=True
+    timeout: float = option(
+        300.0, "Maximum time of one leg.", "SECONDS", bounds=(0.1, 86_400), changeable=True
     )
-    clock: Literal["cpu", "wall"] = option("cpu", "The clock that decides: cpu or wall.", "CLOCK", changeable=True)
+    max_blocks: int = option(
+        30, "Maximum number of blocks.", "N", bounds=(1, 1000), changeable=True
+    )
+    threshold: float = option(
+        0.95,
+        "Share of the human's speed that a patch has to exceed.",
+        "SHARE",
+        bounds=(0, 1),
+        changeable=True,
+    )
+    clock: Literal["cpu", "wall"] = option(
+        "cpu", "The clock that decides: cpu or wall.", "CLOCK", changeable=True
+    )
     agreement: float = option(
         0.9,
         "Share of a server's greedy answers that has to be as base has it.",
@@ -29,7 +39,11 @@ class PerformanceOptions:
         changeable=True,
     )
     rounds: int | None = option(
-        None, "Maximum number of blocks of tasks that start a server.", "N", bounds=(1, 1000), changeable=True
+        None,
+        "Maximum number of blocks of tasks that start a server.",
+        "N",
+        bounds=(1, 1000),
+        changeable=True,
     )
     predictions: tuple[str, ...] = option(
         (),
@@ -40,10 +54,15 @@ class PerformanceOptions:
         names_files=True,
     )
     patches: Path | None = option(
-        None, "A folder of agents' patches: run folders below NAME/, or NAME.jsonl. Default: patches.", "DIR"
+        None,
+        "A folder of agents' patches: run folders below NAME/, or NAME.jsonl. Default: patches.",
+        "DIR",
     )
     judge_model: str | None = option(
-        None, "A model that reviews each patch; what it says stands beside what was measured.", "MODEL", role="judge"
+        None,
+        "A model that reviews each patch; what it says stands beside what was measured.",
+        "MODEL",
+        role="judge",
     )
     image: str | None = option(
         None, "Docker and Modal: image of every task, in place of its own.", "NAME", risk=RUNS_CODE
@@ -56,4 +75,6 @@ class PerformanceOptions:
     )
     push: bool = option(False, "Push images that had to be built.", changeable=True, risk=SENDS)
     cluster_column: str | None = cluster_column()
-    gso_strict: bool = option(False, "Let GSO's rule of points decide, without intervals.", changeable=True)
+    gso_strict: bool = option(
+        False, "Let GSO's rule of points decide, without intervals.", changeable=True
+    )

@@ -29,7 +29,10 @@ class PerfPart(Part):
         if not by_task:
             return {}
         clusters = clusters_in(plan)
-        passed = {task: [each.facts.get("status") == "passed" for each in found] for task, found in by_task.items()}
+        passed = {
+            task: [each.facts.get("status") == "passed" for each in found]
+            for task, found in by_task.items()
+        }
         opts = {task: [each.success for each in found] for task, found in by_task.items()}
         opts |= dict.fromkeys(_without(plan, arm), [False] * max(map(len, opts.values())))
         told: dict[str, Any] = {
@@ -58,7 +61,9 @@ def _without(plan: Plan, arm: str) -> list[str]:
     return [task for task in plan.tasks if task not in having]
 
 
-def _opt_at_k(opts: Mapping[str, Sequence[bool]], clusters: Clusters) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _opt_at_k(
+    opts: Mapping[str, Sequence[bool]], clusters: Clusters
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The share of tasks for which one of K patches is good enough, for each K up to the fewest samples."""
     for k in range(1, min(map(len, opts.values())) + 1):
         chances = {task: [pass_at_k(len(each), sum(each), k)] for task, each in opts.items()}
@@ -70,7 +75,11 @@ def _figure(
 ) -> dict[str, Any]:
     interval, method = found
     value = fmean(map(fmean, values.values()))
-    return {"value": value, "interval": list(interval) if interval else None, "interval_method": method}
+    return {
+        "value": value,
+        "interval": list(interval) if interval else None,
+        "interval_method": method,
+    }
 
 
 def _exp(value: Any) -> Any:

@@ -54,7 +54,10 @@ def _blocks(reply: str) -> Iterator[tuple[str, str]]:
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """A unified diff of texts by path, as git writes it; nothing is removed."""
     return "".join(
-        part for path, text in sorted(after.items()) if text != before.get(path) for part in _diff(path, before, text)
+        part
+        for path, text in sorted(after.items())
+        if text != before.get(path)
+        for part in _diff(path, before, text)
     )
 
 
@@ -64,11 +67,14 @@ def _diff(path: str, before: Mapping[str, str], text: str) -> Iterator[str]:
     if old is None:
         yield "new file mode 100644\n"
     lines, more = (each.splitlines(keepends=True) for each in (old or "", text))
-    for line in difflib.unified_diff(lines, more, "/dev/null" if old is None else f"a/{path}", f"b/{path}"):
+    for line in difflib.unified_diff(
+        lines, more, "/dev/null" if old is None else f"a/{path}", f"b/{path}"
+    ):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-_DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)  # which no line of JSON holds
+# which no line of JSON holds
+_DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)
 _CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)
 _SUMMARIES = ("run_summary.json", "journal.json")
 _MOST = 100  # characters of a name
@@ -80,7 +86,8 @@ class UserPatches:
 
     patches: Mapping[str, tuple[str, ...]]
     model: str
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of patches, likewise; empty where one has none
+    # of patches, likewise; empty where one has none
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> UserPatches:
@@ -125,7 +132,9 @@ def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> UserPatch
     if file.is_file():
         return read_predictions([file], tasks)
     known = ", ".join(agents_in(folder)) or "none"
-    raise KoderzError(f"there are no patches of {agent!r}: neither {place} nor {file} is there; there are {known}")
+    raise KoderzError(
+        f"there are no patches of {agent!r}: neither {place} nor {file} is there; there are {known}"
+    )
 
 
 def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> UserPatches:
@@ -142,14 +151,18 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
         data = _data(file)
         if name:
             if not _is_diff(file, data):
-                raise KoderzError(f"{word}: {file} is no plain diff; of tasks that it names itself write {file} alone")
+                raise KoderzError(
+                    f"{word}: {file} is no plain diff; of tasks that it names itself write {file} alone"
+                )
             patch = data.decode(errors="replace")
             found += [(task, patch, file.name) for task in chosen(tasks, [name])]
             continue
         for each in parse_predictions(file, data):
             if each.instance not in ids:
                 name = each.instance[:100]
-                raise KoderzError(f"{each.where}: there is no task {name!r}: koderz perf tasks lists them")
+                raise KoderzError(
+                    f"{each.where}: there is no task {name!r}: koderz perf tasks lists them"
+                )
             found.append((each.instance, each.patch or "", each.model))
             models.append(each.model)
     model = ", ".join(dict.fromkeys(filter(None, models)))[:_MOST]
@@ -159,11 +172,15 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
 def require_own(given: UserPatches, tasks: Sequence[PerfTask]) -> UserPatches:
     """The patches. Raises KoderzError for a patch that changes no file of its task, as far as files are here."""
     for task in tasks:
-        changes = [found for patch in given.patches.get(task.id, ()) if (found := _CHANGED.findall(patch))]
+        changes = [
+            found for patch in given.patches.get(task.id, ()) if (found := _CHANGED.findall(patch))
+        ]
         paths = _paths_of(task) if changes else ()
         for changed in changes:
             if paths and not any(path in paths for path in changed):
-                raise KoderzError(f"a patch of {task.id} is another repository's: there is no {changed[0]} in this one")
+                raise KoderzError(
+                    f"a patch of {task.id} is another repository's: there is no {changed[0]} in this one"
+                )
     return given
 
 
@@ -232,9 +249,12 @@ def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str, s
     """The patches of run folders whose summary names the human commit of one of the tasks."""
     within = folder.resolve()
     for path in sorted(folder.rglob("model_patch.diff")):
-        if not (path.is_file() and path.resolve().is_relative_to(within)):  # an agent's link to somewhere else
+        # an agent's link to somewhere else
+        if not (path.is_file() and path.resolve().is_relative_to(within)):
             continue
-        commit = next(filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), "")
+        commit = next(
+            filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), ""
+        )
         for task in tasks:
             if len(commit) >= 7 and task.human_commit.startswith(commit.lower()):
                 yield task.id, path.read_text(encoding="utf-8", errors="replace"), path.parent.name

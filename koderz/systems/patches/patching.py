@@ -45,13 +45,17 @@ class BenchHandle(Protocol):
 
 
 @solver(asks=False, roles=(), estimate=asks_nothing)
-async def base(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
+async def base(
+    task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle
+) -> Verdict:
     """Measures how far the repository's speed differs from itself."""
     return await judge(task, await workspace.measured(exclusive, "baseline"))
 
 
 @solver(asks=False, roles=(), estimate=asks_nothing)
-async def human(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
+async def human(
+    task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle
+) -> Verdict:
     """Measures the human's answer."""
     return await judge(task, await workspace.measured(exclusive, "human"))
 
@@ -64,21 +68,43 @@ def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:
 
 @solver(asks=False, roles=(), estimate=_review)
 async def user_patch(
-    task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle, *, agent: str = ""
+    task: Task,
+    judge: JudgeHandle,
+    workspace: BenchHandle,
+    exclusive: ExclusiveHandle,
+    *,
+    agent: str = "",
 ) -> Verdict:
     """Measures a patch of the user's, from --predictions or by an agent in --patches."""
-    return await judge(task, await workspace.measured(exclusive, "agent", await workspace.user_patch(agent)))
+    return await judge(
+        task, await workspace.measured(exclusive, "agent", await workspace.user_patch(agent))
+    )
 
 
-def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def estimate(
+    prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """A call for each patch, with all earlier messages."""
     most = parameters["max_iterations"]
     sent = most * prompt_tokens + _PATCH_TOKENS * most * (most - 1) / 2
     usual = most, sent, most * _PATCH_TOKENS  # few patches are as fast as the human's
-    return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS), usual=usual)]
+    return [
+        Expected(
+            "main",
+            (1, most),
+            (prompt_tokens, sent),
+            (_PATCH_TOKENS, most * _PATCH_TOKENS),
+            usual=usual,
+        )
+    ]
 
 
-@solver(options=PatchingOptions, roles=(), estimate=estimate, prompts={"main": ["patching", "patching-feedback"]})
+@solver(
+    options=PatchingOptions,
+    roles=(),
+    estimate=estimate,
+    prompts={"main": ["patching", "patching-feedback"]},
+)
 async def patching(
     task: Task,
     ask: AskHandle,
@@ -99,4 +125,7 @@ async def patching(
         if verdict.passed or len(messages) >= 2 * max_iterations - 1:
             return verdict
         feedback = prompts.render("patching-feedback", feedback=verdict.feedback)
-        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": feedback}]
+        messages += [
+            {"role": "assistant", "content": reply.text},
+            {"role": "user", "content": feedback},
+        ]

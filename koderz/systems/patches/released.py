@@ -49,7 +49,9 @@ def _task(path: Path) -> PerfTask:
 
 async def fetch(tasks: Iterable[PerfTask]) -> None:
     """Downloads all their wheels. Raises Unreachable, in one line, if that fails."""
-    await asyncio.to_thread(_fetch, [line for task in tasks for side in task.wheels for line in side])
+    await asyncio.to_thread(
+        _fetch, [line for task in tasks for side in task.wheels for line in side]
+    )
 
 
 async def unpack(requirements: Sequence[str], tree: Path) -> None:
@@ -63,7 +65,8 @@ async def unpack(requirements: Sequence[str], tree: Path) -> None:
 
 
 def _fetch(requirements: Iterable[str]) -> None:
-    for line in dict.fromkeys(requirements):  # one by one, since two versions of a package don't go together
+    # one by one, since two versions of a package don't go together
+    for line in dict.fromkeys(requirements):
         if not _is_kept(line):
             place = _wheel_of(line)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +80,8 @@ def _download(requirement: str, folder: Path) -> Path:
     words = ("--require-hashes", "--dest", str(folder), "--requirement", str(stated))
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-m", "pip", *_WORDS.split(), *words],  # no pip.py of the working folder
+            # no pip.py of the working folder
+            [sys.executable, "-I", "-m", "pip", *_WORDS.split(), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -89,9 +93,13 @@ def _download(requirement: str, folder: Path) -> Path:
         said = [f"it takes longer than {_SECONDS:.0f} s"]
     found = [*folder.glob("*.whl")]
     if len(found) != 1:
-        errors = [line.removeprefix("ERROR:").strip() for line in said if line.startswith("ERROR")] or said
+        errors = [
+            line.removeprefix("ERROR:").strip() for line in said if line.startswith("ERROR")
+        ] or said
         why = errors[-1][:300] if errors else "it says nothing"
-        raise Unreachable(f"koderz-perf-pypi needs {requirement.split()[0]} by pip, from a package index: {why}")
+        raise Unreachable(
+            f"koderz-perf-pypi needs {requirement.split()[0]} by pip, from a package index: {why}"
+        )
     return found[0]
 
 

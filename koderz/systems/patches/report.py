@@ -41,7 +41,11 @@ def _limits(figure: Mapping[str, Any], form: Callable[[float], str]) -> str:
     method = figure.get("interval_method") or ""
     limits = " to ".join(map(form, figure["interval"] or ()))
     clusters = method.rpartition(", in ")[2]
-    return f"{limits}, in {clusters}" if limits and clusters.endswith(" clusters") else limits or method
+    return (
+        f"{limits}, in {clusters}"
+        if limits and clusters.endswith(" clusters")
+        else limits or method
+    )
 
 
 def _figures(arm: ArmResults) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float], str]]]:
@@ -49,7 +53,11 @@ def _figures(arm: ArmResults) -> Iterator[tuple[str, Mapping[str, Any], Callable
     if any(result.facts.get("opt") for result in arm.results):
         yield from ((f"Opt@{k}", each, "{:.1%}".format) for k, each in arm.more["opt_at_k"].items())
         if count := arm.more.get("needs_review"):
-            yield "of these, patches that need review", {"value": count, "interval": None}, "{:.0f}".format
+            yield (
+                "of these, patches that need review",
+                {"value": count, "interval": None},
+                "{:.0f}".format,
+            )
     if "passed" in arm.more:
         yield "status passed", arm.more["passed"], "{:.1%}".format
     for name, label in _OF.items():
@@ -77,7 +85,9 @@ def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:
     )
     arms = [*dict.fromkeys(arm for arm, _ in results)]
     for name, label in _OF.items():
-        found = [(result, spread) for arm, result in results if (spread := _spread(arm, result, name))]
+        found = [
+            (result, spread) for arm, result in results if (spread := _spread(arm, result, name))
+        ]
         if found:
             limits = dict.fromkeys(_facts(result, "limits").get(name) for result, _ in found)
             across = [each for each in limits if each]
@@ -104,8 +114,17 @@ def _speedup(result: Result, name: str) -> str:
 
 
 def _word(result: Result) -> str:
-    hack, word = result.facts.get("hack"), result.cause or ("opt" if result.facts.get("opt") else "as fast")
-    return ", ".join([word, *([hack] if hack else []), *(["needs review"] if result.facts.get("needs_review") else [])])
+    hack, word = (
+        result.facts.get("hack"),
+        result.cause or ("opt" if result.facts.get("opt") else "as fast"),
+    )
+    return ", ".join(
+        [
+            word,
+            *([hack] if hack else []),
+            *(["needs review"] if result.facts.get("needs_review") else []),
+        ]
+    )
 
 
 def label_of(result: Result) -> str:

@@ -22,7 +22,8 @@ class PerfAccount(Account):
     """The account of commits, arms and blocks."""
 
     def __init__(self) -> None:
-        self._names: Mapping[str, str] = {}  # by experiment: the commit, or else the task, and the arm
+        # by experiment: the commit, or else the task, and the arm
+        self._names: Mapping[str, str] = {}
         self._doing = ""
 
     def begin(self, plan: Plan) -> None:
@@ -39,7 +40,9 @@ class PerfAccount(Account):
     def line_of(self, record: Record) -> str:
         """A line for a verdict; a block is shown beside the figures instead."""
         if isinstance(record, Once) and "block/" in record.name:
-            self._doing = f"{self._names[record.experiment_id]}, block {record.name.rpartition('/')[2]}"
+            self._doing = (
+                f"{self._names[record.experiment_id]}, block {record.name.rpartition('/')[2]}"
+            )
         if not isinstance(record, Experiment | Fault):
             return ""
         told = f"fault: {record.reason}" if isinstance(record, Fault) else told_of(record)
@@ -81,7 +84,9 @@ def told_of(result: Any) -> str:
     if metrics.get("blocks"):
         parts.append(f"{metrics['blocks']:.0f} blocks")
     if other := facts.get("other_clock"):
-        parts.append(f"wall and CPU disagree: {other['speedup_base']:.2f}× base by --clock {other['clock']}")
+        parts.append(
+            f"wall and CPU disagree: {other['speedup_base']:.2f}× base by --clock {other['clock']}"
+        )
     if facts.get("hack"):
         parts.append(f"hack: {facts['hack']}")
     if facts.get("needs_review"):

@@ -43,12 +43,15 @@ _FETCHES = re.compile(
     r"\b(apt(-get)? \w+|(conda|mamba) \w+|curl|wget|git (clone|fetch|pull)|np[mx]|yarn|cargo|uv (sync|add|tool))\b"
 )
 _PIP = re.compile(r"\bpip3? install\b[^'\n]*")
-_OFFLINE = (("--no-index",), ("--no-deps", "--no-build-isolation"))  # words of a `pip install` that fetches nothing
+# words of a `pip install` that fetches nothing
+_OFFLINE = (("--no-index",), ("--no-deps", "--no-build-isolation"))
 
 
 def read_published(path: Path, cluster_column: str | None = None) -> tuple[PerfTask, ...]:
     """The tasks of a file of GSO or ISO-Bench, told apart by their fields. Raises KoderzError for others."""
-    found = [replace(_row_task(row), cluster=row.cluster_by(cluster_column)) for row in read_rows(path)]
+    found = [
+        replace(_row_task(row), cluster=row.cluster_by(cluster_column)) for row in read_rows(path)
+    ]
     if not found:
         raise KoderzError(f"{path} has no tasks")
     return unique(path, found)
@@ -81,7 +84,11 @@ def _row_task(row: Row) -> PerfTask:
 
 def _kind(command: str) -> str:
     """The kind in `KINDS` of a row of ISO-Bench, by its command."""
-    return next((kind for kind in ("throughput", "latency") if kind in command), "serving") if command else "workload"
+    return (
+        next((kind for kind in ("throughput", "latency") if kind in command), "serving")
+        if command
+        else "workload"
+    )
 
 
 def _install(commands: Sequence[str]) -> tuple[str, ...]:
@@ -118,7 +125,9 @@ def _fetching(install: Sequence[str]) -> str:
     for line in "\n".join(install).splitlines():
         if found := _FETCHES.search(line):
             return found[0]
-        if (found := _PIP.search(line)) and not any(all(word in line for word in words) for words in _OFFLINE):
+        if (found := _PIP.search(line)) and not any(
+            all(word in line for word in words) for words in _OFFLINE
+        ):
             return found[0]
     return ""
 
@@ -126,7 +135,9 @@ def _fetching(install: Sequence[str]) -> str:
 def _require_scripts(task: PerfTask) -> None:
     for name, source in task.workloads.items():
         try:
-            found = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+            found = {
+                node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+            }
         except (SyntaxError, ValueError) as error:
             raise KoderzError(f"{task.id}: {name} is no Python: {error}") from None
         if missing := [each for each in _FUNCTIONS if each not in found]:
@@ -159,7 +170,9 @@ def tasks_of(
     if dataset is None:
         require_no_column(options)
         if suite not in _OWN:
-            raise KoderzError(f"the suite {suite} has no tasks here: give its file with --dataset FILE")
+            raise KoderzError(
+                f"the suite {suite} has no tasks here: give its file with --dataset FILE"
+            )
         return _OWN[suite]()
     if _is_toml(dataset):
         require_no_column(options, "a tasks.toml says it as `cluster`")
@@ -174,7 +187,10 @@ def _is_toml(dataset: Path) -> bool:
     try:
         with dataset.open(encoding="utf-8") as lines:
             words = (line.strip() for line in lines)
-            return next((word for word in words if word and not word.startswith("#")), "") == "[[tasks]]"
+            return (
+                next((word for word in words if word and not word.startswith("#")), "")
+                == "[[tasks]]"
+            )
     except (OSError, ValueError):  # which is told when it is read
         return False
 
@@ -300,7 +316,9 @@ def _task(number: int, path: Path) -> PerfTask:
     )
 
 
-def _patched(kind: str, base: Mapping[str, str], texts: Mapping[str, str], module: str, test: str) -> dict[str, str]:
+def _patched(
+    kind: str, base: Mapping[str, str], texts: Mapping[str, str], module: str, test: str
+) -> dict[str, str]:
     if kind == "tests":
         return {**base, module: texts["wrong"], test: _NO_TEST, "conftest.py": _CONFTEST}
     if kind in texts:
@@ -312,7 +330,12 @@ def _patched(kind: str, base: Mapping[str, str], texts: Mapping[str, str], modul
 def commit_of(files: Mapping[str, str], message: str, parent: str = "") -> str:
     """The hash that git gives to a commit of these files, with koderz' author and date."""
     tree = _tree_of({path.split("/", 1)[0]: {} for path in files}, files)
-    lines = [f"tree {tree}", *([f"parent {parent}"] if parent else []), f"author {_AUTHOR}", f"committer {_AUTHOR}"]
+    lines = [
+        f"tree {tree}",
+        *([f"parent {parent}"] if parent else []),
+        f"author {_AUTHOR}",
+        f"committer {_AUTHOR}",
+    ]
     return _object("commit", "\n".join([*lines, "", message, ""]).encode())
 
 
@@ -322,13 +345,23 @@ def _tree_of(names: Mapping[str, object], files: Mapping[str, str]) -> str:
         if name in files:
             entries.append((f"100644 {name}", _object("blob", files[name].encode())))
         else:
-            below = {path.removeprefix(f"{name}/"): text for path, text in files.items() if path.startswith(f"{name}/")}
-            entries.append((f"40000 {name}", _tree_of({path.split("/", 1)[0]: {} for path in below}, below)))
-    return _object("tree", b"".join(f"{entry}\0".encode() + bytes.fromhex(digest) for entry, digest in entries))
+            below = {
+                path.removeprefix(f"{name}/"): text
+                for path, text in files.items()
+                if path.startswith(f"{name}/")
+            }
+            entries.append(
+                (f"40000 {name}", _tree_of({path.split("/", 1)[0]: {} for path in below}, below))
+            )
+    return _object(
+        "tree", b"".join(f"{entry}\0".encode() + bytes.fromhex(digest) for entry, digest in entries)
+    )
 
 
 def _object(kind: str, content: bytes) -> str:
-    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(content)) + content, usedforsecurity=False).hexdigest()
+    return hashlib.sha1(
+        b"%s %d\0" % (kind.encode(), len(content)) + content, usedforsecurity=False
+    ).hexdigest()
 
 
 _OWN = {MINI: mini_tasks, "koderz-perf-pypi": released_tasks}

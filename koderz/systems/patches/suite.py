@@ -49,13 +49,21 @@ class Kit(msgspec.Struct, frozen=True):
     tasks: tuple[PerfTask, ...]
     rules: Rules
     source: str
-    patches: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None  # by agent and task; None: they are files here
+    # by agent and task; None: they are files here
+    patches: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
     notices: tuple[str, ...] = ()  # of rules that apply to nothing
-    trees: Mapping[str, Mapping[str, bytes]] = {}  # packed, by repository and commit, of those that nobody else has
+    # packed, by repository and commit, of those that nobody else has
+    trees: Mapping[str, Mapping[str, bytes]] = {}
 
-    def user_patches(self, agent: str, options: PerformanceOptions) -> Mapping[str, tuple[str, ...]]:
+    def user_patches(
+        self, agent: str, options: PerformanceOptions
+    ) -> Mapping[str, tuple[str, ...]]:
         """The user's patches of an agent, by task; without a name, those of --predictions. KoderzError for none."""
-        return given_by(options, agent, self.tasks).patches if self.patches is None else self.patches.get(agent, {})
+        return (
+            given_by(options, agent, self.tasks).patches
+            if self.patches is None
+            else self.patches.get(agent, {})
+        )
 
 
 def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
@@ -69,7 +77,9 @@ def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
         left_out = [task.id for task in tasks if task.kind == "serving"]
         tasks = tuple(task for task in tasks if task.id not in left_out)
         notices = (*notices, *(f"{task} is left out: {ABSENT}" for task in left_out))
-    source = str(dataset or ("released packages" if tasks[0].wheels else "embedded, generated repositories"))
+    source = str(
+        dataset or ("released packages" if tasks[0].wheels else "embedded, generated repositories")
+    )
     return Kit(tasks, rules, source, notices=notices)
 
 
@@ -79,7 +89,9 @@ def packed(kit: Kit, options: PerformanceOptions) -> bytes:
     Raises KoderzError where one can't be read or is too large, and for an image that is built from a folder here.
     """
     if built := next((rule.build for rule in kit.rules.images if rule.build), ""):
-        raise KoderzError(f"the image built from {built} can't be sent elsewhere: push it, and name it in its rule")
+        raise KoderzError(
+            f"the image built from {built} can't be sent elsewhere: push it, and name it in its rule"
+        )
     whole = msgspec.structs.replace(
         kit,
         rules=msgspec.structs.replace(kit.rules, environments=()),  # which are on this machine
@@ -121,7 +133,9 @@ async def _tree(repo: str, commit: str) -> bytes:
         await git.export(repo, commit, tree)
         file = BytesIO()
         if not pack([str(tree)], file, _MOST):
-            raise KoderzError(f"{repo} is larger than {_MOST >> 20} MB: name an https:// URL, from which it is fetched")
+            raise KoderzError(
+                f"{repo} is larger than {_MOST >> 20} MB: name an https:// URL, from which it is fetched"
+            )
         return file.getvalue()
 
 
@@ -146,7 +160,9 @@ class PerformanceSuite(Suite):
         Measure("speedup_base", "higher", "times", average="geometric"),
         Measure("speedup_human", "higher", "times", average="geometric"),
     )
-    headline = Headline("speedup_base", passed="opt", panels=("cost", "trend", "causes", "comparison"))
+    headline = Headline(
+        "speedup_base", passed="opt", panels=("cost", "trend", "causes", "comparison")
+    )
 
     def __init__(self, dataset: Path | None, options: PerformanceOptions) -> None:
         self._kit = kit_of(self.name, dataset, options)
@@ -164,7 +180,13 @@ class PerformanceSuite(Suite):
             for task in self._kit.tasks
         )
         self._options = options
-        self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
+        self._rule = Rule(
+            options.threshold,
+            options.clock,
+            options.max_blocks,
+            options.gso_strict,
+            options.agreement,
+        )
         self._isolation = ""
         self._patches: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by agent and task
 
@@ -196,13 +218,17 @@ class PerformanceSuite(Suite):
         commits = {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}
         machines = self._machines([task.payload for task in tasks], open_timed(settings))
         notes = {task.id: task.payload.service.notes for task in tasks if task.payload.service}
-        record = TasksRecord(commits, machines, {name: told for name, told in notes.items() if told})
+        record = TasksRecord(
+            commits, machines, {name: told for name, told in notes.items() if told}
+        )
         fields: dict[str, Any] = msgspec.to_builtins(record)
         return fields
 
     def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
         """The machines of tasks that don't run on a backend's default image, or on this machine's own Python."""
-        found = {task.id: self._kit.rules.machine(task, has_images=backend.has_images) for task in tasks}
+        found = {
+            task.id: self._kit.rules.machine(task, has_images=backend.has_images) for task in tasks
+        }
         return {name: machine for name, machine in found.items() if machine.is_own}
 
     def packed(self) -> bytes:
@@ -214,7 +240,11 @@ class PerformanceSuite(Suite):
         """Opens the trees of a run. Raises KoderzError without git, Unreachable if no process can be timed."""
         settings = context.settings
         require_git()
-        wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
+        wanted = [
+            task.payload
+            for task in self.tasks
+            if not settings.problems or task.id in settings.problems
+        ]
         backend = open_timed(settings)
         machines = self._machines(wanted, backend)
         if why := refused(wanted, machines):
@@ -222,10 +252,19 @@ class PerformanceSuite(Suite):
         await fetch(wanted)
         async with backend:
             if backend.has_images:
-                images = [image for task in wanted for image in machines.get(task.id, Machine()).images(task)]
+                images = [
+                    image
+                    for task in wanted
+                    for image in machines.get(task.id, Machine()).images(task)
+                ]
                 await cast("Images", backend).look_up(images, push=self._options.push)
             self._isolation = backend.isolation
-            notes = [f"{task.id}: {note}" for task in wanted if task.service for note in task.service.notes]
+            notes = [
+                f"{task.id}: {note}"
+                for task in wanted
+                if task.service
+                for note in task.service.notes
+            ]
             yield Trees(backend, machines, notes, self._kit.trees)
 
     @asynccontextmanager
@@ -246,7 +285,9 @@ class PerformanceSuite(Suite):
         """The bench for patches of a task; `given` as in `Bench`."""
         most = min(self._rule.max_blocks, self._options.rounds or self._rule.max_blocks)
         rule = replace(self._rule, max_blocks=most) if task.service else self._rule
-        return Bench(task, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
+        return Bench(
+            task, shared, folder, handles, rule, seconds=self._options.timeout, given=given
+        )
 
     def _user_patch(self, task: PerfTask, sample: int, agent: str) -> str:
         if agent not in self._patches:
@@ -256,11 +297,20 @@ class PerformanceSuite(Suite):
             raise Fault(f"there is no patch number {sample} of {task.id} any more", cause="data")
         return samples[sample]
 
-    async def judge(self, task: Task[PerfTask], answer: Reply | str, context: JudgeContext) -> Verdict:
+    async def judge(
+        self, task: Task[PerfTask], answer: Reply | str, context: JudgeContext
+    ) -> Verdict:
         """The verdict on a measurement. Raises Fault if base differs too much from itself."""
-        verdict, ask = self.verdict_on(answer if isinstance(answer, str) else answer.text), context.ask
+        verdict, ask = (
+            self.verdict_on(answer if isinstance(answer, str) else answer.text),
+            context.ask,
+        )
         patch = str(verdict.artifacts.get("diff.patch", ""))
-        return await with_review(verdict, task.payload, patch, ask) if ask and patch.strip() else verdict
+        return (
+            await with_review(verdict, task.payload, patch, ask)
+            if ask and patch.strip()
+            else verdict
+        )
 
     def verdict_on(self, measured: str) -> Verdict:
         """The verdict on what was measured, without a review by a model."""
@@ -322,12 +372,18 @@ _SCHEMA = {
 }
 
 
-async def with_review(verdict: Verdict, task: PerfTask, patch: str, ask: Callable[..., Awaitable[Reply]]) -> Verdict:
+async def with_review(
+    verdict: Verdict, task: PerfTask, patch: str, ask: Callable[..., Awaitable[Reply]]
+) -> Verdict:
     """The verdict with `review` and `quadrant` among its facts; both are null if there is no usable review.
 
     A patch is reviewed once in an experiment, whatever is measured of it.
     """
-    texts = {"Task": task.prompt, "The human's answer": task.human_patch or "(not shown)", "The patch": patch}
+    texts = {
+        "Task": task.prompt,
+        "The human's answer": task.human_patch or "(not shown)",
+        "The patch": patch,
+    }
     known_by = hashlib.sha256(patch.encode("utf-8", "backslashreplace")).hexdigest()
     said = await reviewed(ask, _ASKED, texts, _SCHEMA, known_by=known_by)
     right, approach, why = (said.get(name) for name in _SCHEMA["required"])
@@ -355,5 +411,9 @@ def is_for_judge(text: str) -> bool:
 
 def simulated_review() -> str:
     """The simulated model's review, the same for every patch."""
-    said: dict[str, Any] = {"right_target": True, "approach": "similar", "reasoning": "Made up by the simulated model."}
+    said: dict[str, Any] = {
+        "right_target": True,
+        "approach": "similar",
+        "reasoning": "Made up by the simulated model.",
+    }
     return json.dumps(said)

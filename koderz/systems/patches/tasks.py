@@ -91,7 +91,9 @@ def read_load(words: Sequence[str]) -> Any:
     given: dict[str, Any] = {}
     for flag, values in _options(words):
         if flag not in known:
-            raise KoderzError(f"a load has no {flag}; it has serve-bench's: koderz perf serve-bench --help")
+            raise KoderzError(
+                f"a load has no {flag}; it has serve-bench's: koderz perf serve-bench --help"
+            )
         field = known[flag]
         value = " ".join(values) if values or field.plain_type is not bool else "true"
         given[field.name] = field.read(value, flag, lax=True)
@@ -99,7 +101,11 @@ def read_load(words: Sequence[str]) -> Any:
 
 
 def _known_flags(options: type) -> dict[str, Field]:
-    return {flag: field for field in fields_of(options).values() for flag in field.about.flags or (field.flag,)}
+    return {
+        flag: field
+        for field in fields_of(options).values()
+        for flag in field.about.flags or (field.flag,)
+    }
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -107,7 +113,12 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     for place, word in enumerate(words):
         if word.startswith("-"):
             flag, equals, value = word.partition("=")
-            yield flag, [value] if equals else [*takewhile(lambda word: not word.startswith("-"), words[place + 1 :])]
+            yield (
+                flag,
+                [value]
+                if equals
+                else [*takewhile(lambda word: not word.startswith("-"), words[place + 1 :])],
+            )
 
 
 def service_of(command: str, model: str = "") -> Service:
@@ -117,7 +128,9 @@ def service_of(command: str, model: str = "") -> Service:
     except ValueError as error:
         return Service((), refused=f"its command can't be read: {error}")
     count = sum(1 for _ in takewhile(lambda word: re.match(r"[A-Za-z_]\w*=", word), words))
-    environment = tuple((name, value) for name, _, value in (word.partition("=") for word in words[:count]))
+    environment = tuple(
+        (name, value) for name, _, value in (word.partition("=") for word in words[:count])
+    )
     words = words[count:]
     if not words:
         why = "its command is empty"
@@ -152,7 +165,15 @@ def service_of(command: str, model: str = "") -> Service:
 def _server(command: str, model: str) -> tuple[str, ...]:
     if "sglang" in command:
         return ("python3", "-m", "sglang.launch_server", "--model-path", model, "--port", "{port}")
-    return ("python3", "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--port", "{port}")
+    return (
+        "python3",
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        model,
+        "--port",
+        "{port}",
+    )
 
 
 def _of_server(flags: dict[str, list[str]], *, sglang: bool) -> Iterator[str]:
@@ -166,19 +187,45 @@ def _of_server(flags: dict[str, list[str]], *, sglang: bool) -> Iterator[str]:
 def _bench(flags: dict[str, list[str]]) -> tuple[list[str], list[str]]:
     """The words of the load, and notes on changes: datasets that aren't here become random words."""
     here = {*_known_flags(server_load().options)}
-    here -= {"--dataset-name", "--dataset-path", "--tokenizer", "--backend", "--endpoint", "--label"}
+    here -= {
+        "--dataset-name",
+        "--dataset-path",
+        "--tokenizer",
+        "--backend",
+        "--endpoint",
+        "--label",
+    }
     bench = [word for flag, values in flags.items() if flag in here for word in (flag, *values)]
     notes = []
     dataset = " ".join(flags.get("--dataset-name", ("random",)))
     if dataset != "random":
         notes.append(f"--dataset-name {dataset} → random")
-    for theirs, ours in (("--input-len", "--random-input-len"), ("--output-len", "--random-output-len")):
+    for theirs, ours in (
+        ("--input-len", "--random-input-len"),
+        ("--output-len", "--random-output-len"),
+    ):
         if theirs in flags and ours not in flags:
             bench += [ours, *flags[theirs]]
     if " ".join(flags.get("--backend", ())) == "openai-chat":
         bench += ["--backend", "openai-chat"]
-    known = here | {*_OF_SERVERS, "--dataset-name", "--dataset-path", "--tokenizer", "--backend", "--endpoint"}
-    known |= {"--label", "--model", "--host", "--port", "--base-url", "--save-result", "--input-len", "--output-len"}
+    known = here | {
+        *_OF_SERVERS,
+        "--dataset-name",
+        "--dataset-path",
+        "--tokenizer",
+        "--backend",
+        "--endpoint",
+    }
+    known |= {
+        "--label",
+        "--model",
+        "--host",
+        "--port",
+        "--base-url",
+        "--save-result",
+        "--input-len",
+        "--output-len",
+    }
     notes += [f"{flag} isn't applied" for flag in flags if flag not in known]
     return bench, notes
 
@@ -214,8 +261,10 @@ class Canned:
 class Conventions:
     """The conventions of the file that a task is read from."""
 
-    published: bool = False  # the workloads are a benchmark's own test scripts, made for an image of its own
-    checked_first: bool = False  # a script's check takes the result to be checked before the expected one
+    # the workloads are a benchmark's own test scripts, made for an image of its own
+    published: bool = False
+    # a script's check takes the result to be checked before the expected one
+    checked_first: bool = False
     slow_start: bool = False  # a server loads a whole model before it is ready
     clustered: bool = False  # tasks of one repository resemble each other
 
@@ -238,7 +287,8 @@ class PerfTask:
     human_patch: str = ""  # a diff against base; empty: what human_commit has
     repo: str = ""  # a path, bundle or URL; empty where `files` are all there is
     files: Mapping[str, str] = field(default_factory=dict)  # of a generated repository, by path
-    wheels: tuple[tuple[str, ...], ...] = ()  # pinned requirements of base and of the human's answer, where it is these
+    # pinned requirements of base and of the human's answer, where it is these
+    wheels: tuple[tuple[str, ...], ...] = ()
     path: str = "."  # what goes first on the import path
     workloads: Mapping[str, str] = field(default_factory=dict)  # sources by name
     tests: tuple[str, ...] = ()  # files that pytest runs, as they are in base
@@ -249,7 +299,8 @@ class PerfTask:
     service: Service | None = None  # instead of workloads
     kind: str = "workload"  # one of `KINDS`
     format: str = "own"  # a key of `CONVENTIONS`
-    cluster: str = ""  # that it shares with others, as its row says; empty: that of its format's conventions
+    # that it shares with others, as its row says; empty: that of its format's conventions
+    cluster: str = ""
 
     @property
     def conventions(self) -> Conventions:
@@ -276,7 +327,8 @@ class PerfTask:
         """The commits whose trees are taken from `repo`."""
         if not self.repo:
             return ()
-        is_patched = self.human_patch and not self.conventions.published  # published rows name the commit that counts
+        # published rows name the commit that counts
+        is_patched = self.human_patch and not self.conventions.published
         return (self.base_commit,) if is_patched else (self.base_commit, self.human_commit)
 
     @property
@@ -320,7 +372,9 @@ def read_tasks(path: Path) -> tuple[PerfTask, ...]:
     rows = table.get("tasks")
     if not isinstance(rows, list) or not rows:
         raise KoderzError(f"{path} has no [[tasks]]")
-    return unique(path, [_task(path, f"[[tasks]] number {number}", row) for number, row in enumerate(rows, 1)])
+    return unique(
+        path, [_task(path, f"[[tasks]] number {number}", row) for number, row in enumerate(rows, 1)]
+    )
 
 
 def unique(path: Path, tasks: Sequence[PerfTask]) -> tuple[PerfTask, ...]:
@@ -335,7 +389,9 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
     if isinstance(table, dict):
         require_keys(table, _Row.__slots__, f"{path}: {where}")
         needs = table.get("needs")
-        require_keys(needs if isinstance(needs, dict) else {}, Needs.__slots__, f"{path}: {where}: needs")
+        require_keys(
+            needs if isinstance(needs, dict) else {}, Needs.__slots__, f"{path}: {where}: needs"
+        )
     try:
         row = msgspec.convert(table, _Row)
     except msgspec.ValidationError as error:
@@ -350,13 +406,17 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
     human = _beside(path, row.human_patch) if row.human_patch else ""
     repo = row.repo if "://" in row.repo else str(path.parent.absolute() / row.repo)
     return PerfTask(
-        id=row.id or f"{Path(repo).stem}-{(row.human_commit or hashlib.sha256(human.encode()).hexdigest())[:7]}",
+        id=row.id
+        or f"{Path(repo).stem}-{(row.human_commit or hashlib.sha256(human.encode()).hexdigest())[:7]}",
         base_commit=row.base_commit,
         human_commit=row.human_commit,
         human_patch=human,
         repo=repo,
         path=row.path,
-        workloads={Path(name).stem: workload(path.parent / name, _beside(path, name)) for name in row.workloads},
+        workloads={
+            Path(name).stem: workload(path.parent / name, _beside(path, name))
+            for name in row.workloads
+        },
         tests=row.tests,
         install=row.install,
         prompt=row.prompt,
@@ -370,7 +430,9 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
 def _service(path: Path, where: str, row: _Row) -> Service | None:
     """The server or command that a row names instead of workloads."""
     if bool(row.command) != bool(row.kind) or (row.command and row.serve):
-        raise KoderzError(f"{path}: {where}: kind, throughput or latency, goes with command; serve with neither")
+        raise KoderzError(
+            f"{path}: {where}: kind, throughput or latency, goes with command; serve with neither"
+        )
     place = "{port}" if row.serve else "{output}"
     if (argv := row.serve or row.command) and not any(place in word for word in argv):
         raise KoderzError(f"{path}: {where}: {' '.join(argv)} has no {place}")
@@ -381,7 +443,9 @@ def _service(path: Path, where: str, row: _Row) -> Service | None:
     if not can_serve():
         return Service(argv, (), row.metric, refused=ABSENT)
     if row.metric and row.metric not in {measure.name for measure in server_load().measures}:
-        raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
+        raise KoderzError(
+            f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms"
+        )
     try:
         words = shlex.split(row.bench)
         load = read_load(words)
@@ -426,11 +490,15 @@ def chosen(tasks: Sequence[PerfTask], commits: Sequence[str]) -> list[str]:
 def _named(tasks: Sequence[PerfTask], name: str) -> str:
     if any(task.id == name for task in tasks):
         return name
-    found = [task.id for task in tasks if len(name) >= 7 and task.human_commit.startswith(name.lower())]
+    found = [
+        task.id for task in tasks if len(name) >= 7 and task.human_commit.startswith(name.lower())
+    ]
     if len(found) == 1:
         return found[0]
     if found:
-        raise KoderzError(f"the commit {name} is that of {len(found)} tasks: {', '.join(found[:5])}; name one of these")
+        raise KoderzError(
+            f"the commit {name} is that of {len(found)} tasks: {', '.join(found[:5])}; name one of these"
+        )
     raise KoderzError(
         f"there is no task or human commit {name!r}; write an id such as {tasks[0].id}, or at least 7 digits of a "
         "commit: koderz perf tasks lists them"

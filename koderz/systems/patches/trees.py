@@ -18,7 +18,17 @@ from typing import Self, cast
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.once import Once
 from koderz.sandbox.scratch import own_folder, scratch
-from koderz.sandbox.workspace import CHECKOUT, Command, Ended, Image, Images, Limits, Mount, Running, Timed
+from koderz.sandbox.workspace import (
+    CHECKOUT,
+    Command,
+    Ended,
+    Image,
+    Images,
+    Limits,
+    Mount,
+    Running,
+    Timed,
+)
 from koderz.settings.paths import home_folder
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.released import unpack
@@ -53,14 +63,18 @@ class Trees:
     backend: Timed
     machines: Mapping[str, Machine] = field(default_factory=dict)  # by task
     notes: Sequence[str] = ()  # what isn't as tasks state it
-    packed: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)  # by repository and commit, see `Kit`
+    # by repository and commit, see `Kit`
+    packed: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     _stores: Once[git.Store] = field(default_factory=Once)
     _trees: Once[Path] = field(default_factory=Once)
 
     @property
     def notices(self) -> Sequence[str]:
         """Notices for users about the machines, and about deviations from the tasks."""
-        return [*(told for name, machine in self.machines.items() if (told := machine.line_of(name))), *self.notes]
+        return [
+            *(told for name, machine in self.machines.items() if (told := machine.line_of(name))),
+            *self.notes,
+        ]
 
     def on(self, task: PerfTask) -> Timed:
         """The backend that runs the task's commands."""
@@ -97,7 +111,9 @@ class Trees:
             why = await self._built(task, folder)
             tampering += _settled(task, folder, base)
             why = why or await self._tested(task, folder, base)
-        return Applied("test_failed" if why else "passed", why, way, tuple(dict.fromkeys(tampering)))
+        return Applied(
+            "test_failed" if why else "passed", why, way, tuple(dict.fromkeys(tampering))
+        )
 
     async def _store(self, task: PerfTask) -> git.Store:
         return await self._stores(task.digest.encode(), lambda: self._stored(task))
@@ -142,11 +158,15 @@ class Trees:
         if packed := self.packed.get(task.repo, {}).get(commit):
             await asyncio.to_thread(unpack_tree, BytesIO(packed), [str(tree)], math.inf)
         else:
-            await git.export(self.machines.get(task.id, Machine()).source or task.repo, commit, tree)
+            await git.export(
+                self.machines.get(task.id, Machine()).source or task.repo, commit, tree
+            )
 
     async def _require_sound(self, task: PerfTask, tree: Path, base: Path, what: str) -> None:
         if why := await self._built(task, tree) or await self._tested(task, tree, base):
-            raise Fault(f"{task.id} can't be prepared: base_failed: {what}: {why}", cause="base_failed")
+            raise Fault(
+                f"{task.id} can't be prepared: base_failed: {what}: {why}", cause="base_failed"
+            )
 
     async def _built(self, task: PerfTask, tree: Path) -> str:
         """Installs the content of a tree and compiles its modules; returns the error, if any."""
@@ -159,7 +179,9 @@ class Trees:
             (place / "checkout").symlink_to(tree)
             for line in lines:
                 limits = Limits(seconds=_INSTALL_SECONDS)
-                wanted = Command(["/bin/sh", "-c", line], limits=limits, network=bool(machine.folder))
+                wanted = Command(
+                    ["/bin/sh", "-c", line], limits=limits, network=bool(machine.folder)
+                )
                 ended = await self.on(task).run(wanted, place)
                 if ended.status or ended.cause:
                     return f"{line}: {ended.cause or f'exit code {ended.status}'}: {ended.output[-500:].strip()}"
@@ -171,7 +193,9 @@ class Trees:
             return
         human = tree.name.startswith(HUMAN) and bool(machine.human)
         key = f"image {human} {machine}".encode()
-        source = await self._trees(key, lambda: copied(machine, self.backend, new_path("image"), human=human))
+        source = await self._trees(
+            key, lambda: copied(machine, self.backend, new_path("image"), human=human)
+        )
         with scratch() as aside:
             base = aside / "base"
             await (await self._store(task)).checkout(base)
@@ -184,7 +208,11 @@ class Trees:
             with scratch() as place:
                 shutil.copytree(tree, place / "checkout", symlinks=True)
                 script = Script(path, "", _read_inside(base, path), _TEST_SECONDS)
-                wanted = Command([], {"PYTHONPATH": f"{CHECKOUT}/{task.path}"}, limits=Limits(seconds=_TEST_SECONDS))
+                wanted = Command(
+                    [],
+                    {"PYTHONPATH": f"{CHECKOUT}/{task.path}"},
+                    limits=Limits(seconds=_TEST_SECONDS),
+                )
                 result = await run_script(script, place, self.on(task), wanted)
                 if not result.success:
                     return f"{path}: {result.cause or 'fails'}: {result.output[-500:].strip()}"
@@ -194,7 +222,11 @@ class Trees:
 def texts_of(tree: Path, task: PerfTask) -> dict[str, str]:
     """The modules of a tree that a model sees: those of the import path first, without tests."""
     first = tree / task.path
-    paths = [path for path in sorted(tree.rglob("*.py")) if ".git" not in path.parts and not path.is_symlink()]
+    paths = [
+        path
+        for path in sorted(tree.rglob("*.py"))
+        if ".git" not in path.parts and not path.is_symlink()
+    ]
     paths.sort(key=lambda path: not path.is_relative_to(first))
     found: dict[str, str] = {}
     room = _MOST_SHOWN
@@ -209,9 +241,15 @@ def texts_of(tree: Path, task: PerfTask) -> dict[str, str]:
 
 def _settled(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
     """Restores pytest's settings around the tests, as an install may have run the patch's code."""
-    folders = {folder for test in task.tests for folder in PurePosixPath(test).parents} if task.install else set()
+    folders = (
+        {folder for test in task.tests for folder in PurePosixPath(test).parents}
+        if task.install
+        else set()
+    )
     for path in (Path(folder, name) for folder in sorted(folders) for name in SETTINGS):
-        if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not is_same(tree / path, base / path):
+        if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not is_same(
+            tree / path, base / path
+        ):
             git.restore(tree, path.as_posix(), base)
             yield f"{path}: settings of pytest, after the install"
 
@@ -227,7 +265,12 @@ def _guarded(task: PerfTask, tree: Path, base: Path) -> list[str]:
 
 def _restored(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
     """Restores all tests, whatever their names."""
-    paths = {path.relative_to(root) for root in (tree, base) for path in root.rglob("*") if not path.is_dir()}
+    paths = {
+        path.relative_to(root)
+        for root in (tree, base)
+        for path in root.rglob("*")
+        if not path.is_dir()
+    }
     for path in sorted(paths):
         if (
             ".git" not in path.parts
@@ -240,7 +283,9 @@ def _restored(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
 
 def _is_test(path: Path) -> bool:
     pure = PurePosixPath(path)
-    is_one = pure.name.startswith("test_") or pure.stem.endswith("_test") or "tests" in pure.parts[:-1]
+    is_one = (
+        pure.name.startswith("test_") or pure.stem.endswith("_test") or "tests" in pure.parts[:-1]
+    )
     return is_one or pure.name in _MODULES
 
 
@@ -267,19 +312,26 @@ HUMAN = "human-"  # how the name of a human's tree begins
 
 _MODELS, _TOKENS = "/opt/koderz/models", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _VOLUME = "koderz-weights"  # Modal's volume, which koderz modal serve has, too
-_GPU_LIMITS = {"memory_mb": 256 << 10, "processes": 16 << 10, "disk_mb": 64 << 10}  # of what uses some
+# of what uses some
+_GPU_LIMITS = {"memory_mb": 256 << 10, "processes": 16 << 10, "disk_mb": 64 << 10}
 _FETCH = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1])"
 _FETCH_SECONDS = 4 * 3600.0
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LOCATE = "import importlib.util as u, sys; print(u.find_spec(sys.argv[1]).submodule_search_locations[0])"
+_LOCATE = (
+    "import importlib.util as u, sys; print(u.find_spec(sys.argv[1]).submodule_search_locations[0])"
+)
 
 
 class Fitted:
     """A backend that runs commands on the image of the tree that they work in."""
 
     def __init__(self, backend: Timed, machine: Machine) -> None:
-        self.name, self.isolation, self.has_images = backend.name, backend.isolation, backend.has_images
+        self.name, self.isolation, self.has_images = (
+            backend.name,
+            backend.isolation,
+            backend.has_images,
+        )
         self.cost, self.enforces = backend.cost, backend.enforces
         self.guards_channels = backend.guards_channels
         self._backend, self._machine = backend, machine
@@ -296,7 +348,10 @@ class Fitted:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         return
 
@@ -374,7 +429,9 @@ async def fetched(machine: Machine, backend: Timed) -> Path:
 
 
 async def _located(machine: Machine, backend: Timed, image: Image | str) -> str:
-    wanted = Command(["python3", "-I", "-c", _LOCATE, machine.package], image=image, limits=Limits(seconds=60))
+    wanted = Command(
+        ["python3", "-I", "-c", _LOCATE, machine.package], image=image, limits=Limits(seconds=60)
+    )
     with scratch() as place:
         ended = await backend.run(wanted, place)
     if ended.status or not ended.output.strip():
@@ -391,7 +448,9 @@ def put_beside(source: Path, tree: Path, base: Path) -> None:
     def known(folder: str, names: list[str]) -> list[str]:
         inner = Path(folder).relative_to(source)
         return [
-            name for name in names if name == ".git" or _is_there(base / inner / name) or _is_there(tree / inner / name)
+            name
+            for name in names
+            if name == ".git" or _is_there(base / inner / name) or _is_there(tree / inner / name)
         ]
 
     shutil.copytree(source, tree, symlinks=True, dirs_exist_ok=True, ignore=known)

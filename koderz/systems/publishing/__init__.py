@@ -9,7 +9,10 @@ _HERE = "koderz.systems.publishing"
 SYSTEM = System(
     name="publishing",
     commands={
-        "verify": (f"{_HERE}.commands:verify", "Redo a run offline, and compare it with its record."),
+        "verify": (
+            f"{_HERE}.commands:verify",
+            "Redo a run offline, and compare it with its record.",
+        ),
         "publish": (f"{_HERE}.commands:publish", "Publish whole runs to a folder or an address."),
         "pull": (f"{_HERE}.commands:pull", "Pull published runs, each file checked."),
         "benchmark calibrate": (

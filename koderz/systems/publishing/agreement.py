@@ -91,7 +91,9 @@ def agreement_of(items: Sequence[Labelled], *, seed: int = 0) -> Agreement:
         kappa=_judge_kappa(items) if binary else None,
         kappa_interval=_bootstrapped(items, _judge_kappa, rng) if binary else None,
         among_people=among,
-        among_people_interval=_bootstrapped(items, _people_kappa, rng) if among is not None else None,
+        among_people_interval=_bootstrapped(items, _people_kappa, rng)
+        if among is not None
+        else None,
         sensitivity=sensitivity,
         specificity=specificity,
     )
@@ -111,7 +113,9 @@ def cohens_kappa(pairs: Sequence[tuple[float, float]]) -> float | None:
     return None if expected == 1 else (observed - expected) / (1 - expected)
 
 
-def prediction_powered(judged: Mapping[str, Sequence[float]], items: Sequence[Labelled]) -> Correction:
+def prediction_powered(
+    judged: Mapping[str, Sequence[float]], items: Sequence[Labelled]
+) -> Correction:
     """The judge's mean over all items plus its mean error, of label less verdict, over the labelled ones.
 
     `judged`: the judge's values of unlabelled items, by task. The labelled ones have to be drawn at random from the
@@ -135,12 +139,21 @@ def prediction_powered(judged: Mapping[str, Sequence[float]], items: Sequence[La
         labels = by_task((each.task, each.label) for each in items)
         ((low, high), method), (mean, variance) = _mean_interval(labels), mean_and_variance(labels)
     if len(errors) < 2 or low >= 1 or high <= 0:
-        why = ONE_GROUP if len(errors) < 2 else "the labelled items can't be a random draw: the judge failed others"
+        why = (
+            ONE_GROUP
+            if len(errors) < 2
+            else "the labelled items can't be a random draw: the judge failed others"
+        )
         return Correction("prediction-powered", _clipped(mean), None, None, reason=why)
     limits = _clipped(low), _clipped(high)
     reason = _too_few(items)
     return Correction(
-        "prediction-powered", _clipped(mean), limits, math.sqrt(variance), reason=reason, interval_method=method
+        "prediction-powered",
+        _clipped(mean),
+        limits,
+        math.sqrt(variance),
+        reason=reason,
+        interval_method=method,
     )
 
 
@@ -162,7 +175,9 @@ def rogan_gladen(
     assumption = "the judge errs on these items as often as on the labelled ones"
     (r1, m1), (r0, m0) = sensitivity, specificity
     if not (judged and m1 and m0):
-        return Correction("Rogan-Gladen", None, None, None, assumption, "no items of both kinds are labelled")
+        return Correction(
+            "Rogan-Gladen", None, None, None, assumption, "no items of both kinds are labelled"
+        )
     p, q1, q0 = passed / judged, r1 / m1, r0 / m0
     if q1 + q0 <= 1:
         return Correction("Rogan-Gladen", None, None, None, assumption, TELLS_NOTHING)
@@ -174,16 +189,22 @@ def rogan_gladen(
     theta = (p_ + q0_ - 1) / (q0_ + q1_ - 1)
     of_1, of_0 = q1_ * (1 - q1_) / (m1 + 2), q0_ * (1 - q0_) / (m0 + 2)
     shift = 2 * _Z**2 * (theta * of_1 - (1 - theta) * of_0)
-    error = math.sqrt(p_ * (1 - p_) / n + (1 - theta) ** 2 * of_0 + theta**2 * of_1) / (q0_ + q1_ - 1)
+    error = math.sqrt(p_ * (1 - p_) / n + (1 - theta) ** 2 * of_0 + theta**2 * of_1) / (
+        q0_ + q1_ - 1
+    )
     low, high = theta + shift - _Z * error, theta + shift + _Z * error
     if low >= 1 or high <= 0:
         why = "the judge errs otherwise on these items than on the labelled ones, or it couldn't give these verdicts"
         return Correction("Rogan-Gladen", None, None, None, assumption, why)
     limits = _clipped(low), _clipped(high)
-    return Correction("Rogan-Gladen", _clipped(rate), limits, error, assumption, reason, "Lang and Reiczigel's")
+    return Correction(
+        "Rogan-Gladen", _clipped(rate), limits, error, assumption, reason, "Lang and Reiczigel's"
+    )
 
 
-def corrected(judged: Mapping[str, Sequence[float]], items: Sequence[Labelled], *, drawn: bool) -> Correction:
+def corrected(
+    judged: Mapping[str, Sequence[float]], items: Sequence[Labelled], *, drawn: bool
+) -> Correction:
     """The run's rate corrected by labels: prediction-powered where they were `drawn` from it, else Rogan & Gladen's.
 
     `judged`: the judge's values of the items without a label, by task. Labels that contradict the judge more than they
@@ -195,10 +216,14 @@ def corrected(judged: Mapping[str, Sequence[float]], items: Sequence[Labelled], 
     if drawn:
         return prediction_powered(judged, items)
     if not _is_binary(items):
-        why = "labels that aren't a random draw from this run correct pass and fail alone, not scores"
+        why = (
+            "labels that aren't a random draw from this run correct pass and fail alone, not scores"
+        )
         return Correction(method, None, None, None, reason=why)
     values = [*judged.values()] or by_task((each.task, each.judged) for each in items)
-    counts = map(_effective, ([[value > 0.5 for value in group] for group in values], *rights_of(items)))
+    counts = map(
+        _effective, ([[value > 0.5 for value in group] for group in values], *rights_of(items))
+    )
     (passed, of), sensitivity, specificity = counts
     return rogan_gladen(passed, of, sensitivity, specificity, reason=_too_few(items))
 
@@ -217,7 +242,9 @@ def _contradiction(items: Sequence[Labelled]) -> str:
         return ""
     why = "its scores don't rise with those of the labels"
     if _is_binary(items):
-        passed, failed = (fmean(right for group in groups for right in group) for groups in rights_of(items))
+        passed, failed = (
+            fmean(right for group in groups for right in group) for groups in rights_of(items)
+        )
         why = f"sensitivity and specificity add up to {100 * (passed + failed):.0f} %, which chance has at 100"
     return f"{TELLS_NOTHING}: {why}; check that the labels aren't turned round"
 
@@ -229,7 +256,8 @@ def _too_few(items: Sequence[Labelled]) -> str:
         return f"{len(items)} labels are too few to be used; {FEWEST_LABELS} are the least"
     if _is_binary(items) and min(passed, len(items) - passed) < FEWEST_OF_A_KIND:
         return (
-            f"{passed} of {len(items)} labels are passes; with fewer than {FEWEST_OF_A_KIND} of a kind it is too wide"
+            f"{passed} of {len(items)} labels are passes; "
+            f"with fewer than {FEWEST_OF_A_KIND} of a kind it is too wide"
         )
     return ""
 
@@ -244,7 +272,13 @@ def _judge_kappa(items: Sequence[Labelled]) -> float | None:
 
 def _people_kappa(items: Sequence[Labelled]) -> float | None:
     found = [
-        cohens_kappa([(each.labels[a], each.labels[b]) for each in items if a in each.labels and b in each.labels])
+        cohens_kappa(
+            [
+                (each.labels[a], each.labels[b])
+                for each in items
+                if a in each.labels and b in each.labels
+            ]
+        )
         for a, b in combinations(sorted({name for each in items for name in each.labels}), 2)
     ]
     known = [each for each in found if each is not None]
@@ -252,13 +286,18 @@ def _people_kappa(items: Sequence[Labelled]) -> float | None:
 
 
 def _bootstrapped(
-    items: Sequence[Labelled], value: Callable[[Sequence[Labelled]], float | None], rng: random.Random
+    items: Sequence[Labelled],
+    value: Callable[[Sequence[Labelled]], float | None],
+    rng: random.Random,
 ) -> Interval | None:
     tasks: dict[str, list[Labelled]] = defaultdict(list)
     for each in items:
         tasks[each.task].append(each)
     groups = [*tasks.values()]
-    drawn = ([each for group in rng.choices(groups, k=len(groups)) for each in group] for _ in range(_DRAWS))
+    drawn = (
+        [each for group in rng.choices(groups, k=len(groups)) for each in group]
+        for _ in range(_DRAWS)
+    )
     found = sorted(each for each in map(value, drawn) if each is not None)
     if len(groups) < 2 or len(found) < _DRAWS // 2:
         return None
@@ -277,7 +316,9 @@ def _effective(groups: Sequence[Sequence[bool]]) -> tuple[float, float]:
     if len(groups) == items:
         return passed, items
     rate, variance = mean_and_variance(groups)
-    size = effective_size(rate * (1 - rate), variance, len(groups), items, freedom=freedom_of(groups))
+    size = effective_size(
+        rate * (1 - rate), variance, len(groups), items, freedom=freedom_of(groups)
+    )
     return rate * size, size
 
 

@@ -34,7 +34,9 @@ AGAIN = f"{JUDGE_ASK}-again"
 """How the keys begin of a judge's calls that are no part of a verdict."""
 
 
-def record_calibration(folder: Path, digest: str, arms: Mapping[str, dict[str, Any]], labels: Any) -> Path:
+def record_calibration(
+    folder: Path, digest: str, arms: Mapping[str, dict[str, Any]], labels: Any
+) -> Path:
     """Records the figures of a run's judge, and writes its labels and its summary. Returns the labels' file.
 
     Raises KoderzError while another process works on the run.
@@ -70,7 +72,8 @@ class Repeats(NamedTuple):
 
     items: int
     rounds: int
-    agreement: float | None  # share of all pairs of verdicts on an item that are equal; None: nothing was asked
+    # share of all pairs of verdicts on an item that are equal; None: nothing was asked
+    agreement: float | None
     flipped: int  # items of which not all verdicts are equal, the recorded one among them
     cost: float
     stopped: str  # why not all was asked; empty if it was
@@ -122,11 +125,16 @@ async def ask_again(
         stopped = ""
         async with open_resources(plan, environ) as (resources, _):
             await model_facts(plan, resources.models)
-            caller = Caller(plan.settings, resources.models, spent=before, baseline=resources.baseline)
+            caller = Caller(
+                plan.settings, resources.models, spent=before, baseline=resources.baseline
+            )
             wanted = {*experiments}
             for identity in (each for each in plan.experiments() if each.experiment_id in wanted):
                 recorded = tracker.recorded(identity.experiment_id)
-                passed = next((line.success for line in reversed(recorded) if isinstance(line, Experiment)), False)
+                passed = next(
+                    (line.success for line in reversed(recorded) if isinstance(line, Experiment)),
+                    False,
+                )
                 found = verdicts.setdefault(identity.experiment_id, [passed])
                 for number in range(1, rounds + 1):
                     book = _Calls(tracker, number)
@@ -146,7 +154,9 @@ async def ask_again(
     return _repeats(verdicts, rounds, spent, stopped)
 
 
-def _repeats(verdicts: Mapping[str, Sequence[bool]], rounds: int, spent: float, stopped: str) -> Repeats:
+def _repeats(
+    verdicts: Mapping[str, Sequence[bool]], rounds: int, spent: float, stopped: str
+) -> Repeats:
     pairs = equal = 0
     for found in verdicts.values():
         passed, n = sum(found), len(found)

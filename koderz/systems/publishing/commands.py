@@ -26,12 +26,18 @@ _NAMED = 10  # places of secrets that are listed
 
 def publish(
     runs: Annotated[list[str], named_runs(metavar="RUN…", help="Which runs.")],
-    to: Annotated[str, typer.Option("--to", metavar="PLACE", help="A folder, or an hf:// or s3:// address.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="PLACE", help="A folder, or an hf:// or s3:// address.")
+    ],
     redact: Annotated[
-        bool, typer.Option("--redact", help="Publish a copy with [redacted] in place of secrets, which says so.")
+        bool,
+        typer.Option(
+            "--redact", help="Publish a copy with [redacted] in place of secrets, which says so."
+        ),
     ] = False,
     no_replies: Annotated[
-        bool, typer.Option("--no-replies", help="Publish figures only: no prompt, reply or program.")
+        bool,
+        typer.Option("--no-replies", help="Publish figures only: no prompt, reply or program."),
     ] = False,
     quiet: Quiet = False,
     *,
@@ -57,22 +63,37 @@ def publish(
         copies = [(folder, _summary_of(folder)) for folder in folders]
         if redact or no_replies:
             target = Path(temporary)
-            copies = [published_copy(each, target, redact=redact, replies=not no_replies) for each in folders]
-        found = [] if redact else [place for copy in copies for place in secrets_in(*copy, os.environ)]
+            copies = [
+                published_copy(each, target, redact=redact, replies=not no_replies)
+                for each in folders
+            ]
+        found = (
+            [] if redact else [place for copy in copies for place in secrets_in(*copy, os.environ)]
+        )
         if found:
             named = "; ".join(map(str, found[:_NAMED]))
-            raise KoderzError(f"{named}: looks like a secret. Nothing was sent; --redact publishes a copy without it")
+            raise KoderzError(
+                f"{named}: looks like a secret. Nothing was sent; --redact publishes a copy without it"
+            )
         for folder, copy in zip(folders, copies, strict=True):
             sent = send(folder, place, files_of(*copy), tell)
             say(
-                f"{folder.name}: {counted(sent, 'file')} sent to {to}" if sent else f"{folder.name}: is at {to} already"
+                f"{folder.name}: {counted(sent, 'file')} sent to {to}"
+                if sent
+                else f"{folder.name}: is at {to} already"
             )
 
 
 def pull(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A folder, or an https, hf or s3 address.")],
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN…]", help="Ids of runs. Default: all.")] = None,
-    max_size: Annotated[int, typer.Option(metavar="MB", help="The most that a run may hold.", min=1)] = 2048,
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="A folder, or an https, hf or s3 address.")
+    ],
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN…]", help="Ids of runs. Default: all.")
+    ] = None,
+    max_size: Annotated[
+        int, typer.Option(metavar="MB", help="The most that a run may hold.", min=1)
+    ] = 2048,
     quiet: Quiet = False,
     *,
     results: Results,
@@ -100,7 +121,9 @@ def pull(
 def _summary_of(folder: Path) -> Path:
     summary = folder.with_suffix(".json")
     if not summary.is_file():
-        raise KoderzError(f"{folder.name} has no summary; write it with: koderz benchmark resume {folder.name}")
+        raise KoderzError(
+            f"{folder.name} has no summary; write it with: koderz benchmark resume {folder.name}"
+        )
     return summary
 
 
@@ -118,10 +141,16 @@ def verify(
     ],
     dataset: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The tasks of a run that had a --dataset of its own.", exists=True),
+        typer.Option(
+            metavar="FILE", help="The tasks of a run that had a --dataset of its own.", exists=True
+        ),
     ] = None,
-    max_size: Annotated[int, typer.Option(metavar="MB", help="The most that an archive may unpack to.", min=1)] = 2048,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+    max_size: Annotated[
+        int, typer.Option(metavar="MB", help="The most that an archive may unpack to.", min=1)
+    ] = 2048,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")
+    ] = False,
     quiet: Quiet = False,
     *,
     results: Results,
@@ -148,7 +177,9 @@ def verify(
         raise typer.Exit(EXIT_DIFFERS if differing else 0)
     with found_run(run, results, max_size=max_size << 20) as (folder, summary):
         progress = _DoneLines(quiet=quiet or json)
-        verification = asyncio.run(verify_run(folder, summary=summary, dataset=dataset, tell=progress))
+        verification = asyncio.run(
+            verify_run(folder, summary=summary, dataset=dataset, tell=progress)
+        )
         own = folder.name if folder.parent.resolve() == results.resolve() else ""
     if json:
         print_json(verification.document())
@@ -157,7 +188,9 @@ def verify(
     if own:
         from koderz.cli.sync import settle_claims
 
-        settle_claims(results, [own], findings=[f"{each.kind} {each.where}" for each in verification.findings])
+        settle_claims(
+            results, [own], findings=[f"{each.kind} {each.where}" for each in verification.findings]
+        )
     if not verification.verified:
         raise typer.Exit(EXIT_DIFFERS)
     raise typer.Exit(0 if verification.is_whole else EXIT_NOT_ALL)
@@ -166,12 +199,21 @@ def verify(
 def _show(found: Verification) -> None:
     unsteady = f", {len(found.unsteady)} unsteady" if found.unsteady else ""
     total = found.judged + found.unjudged
-    _line("verdicts", f"{found.same} of {total} as recorded{unsteady} (judged here in {found.seconds:.1f} s)")
+    _line(
+        "verdicts",
+        f"{found.same} of {total} as recorded{unsteady} (judged here in {found.seconds:.1f} s)",
+    )
     if found.prompts:
-        _line("prompts", f"{found.prompts - found.found['prompt']} of {found.prompts} as the suite asks them")
+        _line(
+            "prompts",
+            f"{found.prompts - found.found['prompt']} of {found.prompts} as the suite asks them",
+        )
     wrong = found.found["figure"]
     if found.figures:
-        _line("figures", f"{wrong} differ of {found.figures}" if wrong else f"all {found.figures} as recorded")
+        _line(
+            "figures",
+            f"{wrong} differ of {found.figures}" if wrong else f"all {found.figures} as recorded",
+        )
     for name, text in found.lines.items():
         _line(name, text)
     for where in found.unsteady[:_SHOWN]:
@@ -186,7 +228,9 @@ def _show(found: Verification) -> None:
     for kind, count in found.found.items():
         own = [finding for finding in found.findings if finding.kind == kind]
         for finding in own[:_SHOWN]:
-            say(f"DIFFERS    {kind}: {finding.where}: recorded {finding.recorded!r}, derived {finding.derived!r}")
+            say(
+                f"DIFFERS    {kind}: {finding.where}: recorded {finding.recorded!r}, derived {finding.derived!r}"
+            )
         if count > len(own[:_SHOWN]):
             say(f"DIFFERS    {kind}: {count - len(own[:_SHOWN])} more; --json lists them")
     if not found.verified:
@@ -219,22 +263,32 @@ EXIT_STOPPED = 3
 def calibrate(
     run: Run,
     draw: Annotated[
-        int | None, typer.Option(metavar="N", help="Draw N judged items at random, to be labelled by people.", min=1)
+        int | None,
+        typer.Option(
+            metavar="N", help="Draw N judged items at random, to be labelled by people.", min=1
+        ),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The drawn file, with pass or fail in its column label.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The drawn file, with pass or fail in its column label."),
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(metavar="N", help="Ask the judge N times more about the drawn items.", min=1, max=100)
+        int | None,
+        typer.Option(
+            metavar="N", help="Ask the judge N times more about the drawn items.", min=1, max=100
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the draw goes: .csv or .jsonl.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where the draw goes: .csv or .jsonl."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the draw.")] = 0,
     max_cost: Annotated[
         float | None, typer.Option(metavar="USD", help="The most that --repeat may cost.", min=0)
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")
+    ] = False,
     trust_config: Trust = False,
     *,
     results: Results,
@@ -255,7 +309,9 @@ def calibrate(
     from koderz.systems.publishing.labels import JudgedRun
 
     if sum(each is not None for each in (draw, labels, repeat)) == 0:
-        raise KoderzError("nothing to do: draw items with --draw N -o FILE, or read their labels with --labels FILE")
+        raise KoderzError(
+            "nothing to do: draw items with --draw N -o FILE, or read their labels with --labels FILE"
+        )
     judged = JudgedRun(journal_folder(find(results, run)))
     if draw is not None:
         _draw(judged, draw, seed, output)
@@ -301,7 +357,11 @@ def calibration_lines(arm: str, figures: Mapping[str, Any]) -> Iterator[str]:
     labellers = counted(figures["labellers"], "labeller")
     clusters = f" in {counted(figures['clusters'], 'cluster')}" if figures["clusters"] else ""
     yield f"Judge {figures['judge']}, arm {arm}: {counted(figures['items'], 'item')}{clusters}, {labellers}."
-    people = f"; among people {_kappa(figures, 'among_people')}" if figures["among_people"] is not None else ""
+    people = (
+        f"; among people {_kappa(figures, 'among_people')}"
+        if figures["among_people"] is not None
+        else ""
+    )
     kappa = f", kappa {_kappa(figures, 'kappa')}" if figures["kappa"] is not None else ""
     yield f"Agreement {100 * figures['agreement']:.1f} %{kappa}{people}."
     shares = [(name, figures[name]) for name in ("sensitivity", "specificity") if figures[name]]
@@ -340,17 +400,23 @@ def _interval(interval: Sequence[float] | None, scale: int, form: str) -> str:
     return f" (95 % interval {low:{form}} to {high:{form}})"
 
 
-def _repeat(judged: JudgedRun, rounds: int, max_cost: float | None, *, json: bool, trust_config: bool) -> None:
+def _repeat(
+    judged: JudgedRun, rounds: int, max_cost: float | None, *, json: bool, trust_config: bool
+) -> None:
     from koderz.systems.publishing.calibration import ask_again
 
     draws = judged.drawn()
     if not draws:
-        raise KoderzError("--repeat asks about the items that were drawn: draw some with --draw N -o FILE")
+        raise KoderzError(
+            "--repeat asks about the items that were drawn: draw some with --draw N -o FILE"
+        )
     drawn = draws[-1].experiments
     price = judged.price_of_judging(drawn)
     about = "an unknown price" if price is None else f"about ${rounds * price:.4f}"
     warn(f"{len(drawn)} items, {counted(rounds, 'round')}: {about}")
-    found = asyncio.run(ask_again(judged.folder, drawn, rounds, max_cost=max_cost, trust_config=trust_config))
+    found = asyncio.run(
+        ask_again(judged.folder, drawn, rounds, max_cost=max_cost, trust_config=trust_config)
+    )
     if json:
         print_json(found._asdict())
     elif found.agreement is not None:

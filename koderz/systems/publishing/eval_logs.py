@@ -24,7 +24,12 @@ from koderz_tracker.measures import PASSING
 from koderz_tracker.records import Call, Experiment, Fault, Plan
 
 _PASSED = "passed"  # the scorer whose values say whether an experiment passed
-_STOPS = {"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls", "content_filter": "content_filter"}
+_STOPS = {
+    "stop": "stop",
+    "length": "max_tokens",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
 _LONGEST = 1000  # characters of a text in summaries, as in inspect's own
 
 
@@ -52,7 +57,8 @@ def _write(plan: Plan, arm: str, stories: Sequence[Story], path: Path) -> None:
     with whole_file(path, durable=False) as file, zipfile.ZipFile(file, "w") as archive:
 
         def add(name: str, value: Any) -> None:
-            data = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")  # of lone surrogates
+            # of lone surrogates
+            data = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
             archive.writestr(zipfile.ZipInfo(name), data, compress_type=zipfile.ZIP_ZSTANDARD)
 
         add("_journal/start.json", {"version": 2, "eval": about, "plan": steps})
@@ -83,11 +89,17 @@ def _spec(plan: Plan, arm: str, stories: Sequence[Story]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for story in stories for name in _values(plan, story.outcome)))
     headline = _PASSED if (plan.headline or PASSING).passed else (plan.headline or PASSING).measure
     tasks = list(dict.fromkeys(story.problem_id for story in stories))
-    config = {name: plan.config[name] for name in ("temperature", "top_p", "max_tokens", "seed") if name in plan.config}
+    config = {
+        name: plan.config[name]
+        for name in ("temperature", "top_p", "max_tokens", "seed")
+        if name in plan.config
+    }
     own = {
         "arm": arm,
         "simulated": plan.is_simulated(arm),
-        "lower_is_better": any(each.name == headline and each.direction == "lower" for each in plan.measures),
+        "lower_is_better": any(
+            each.name == headline and each.direction == "lower" for each in plan.measures
+        ),
         "dataset_digest": plan.environment.get("dataset_digest"),
     }
     return {
@@ -97,9 +109,16 @@ def _spec(plan: Plan, arm: str, stories: Sequence[Story]) -> dict[str, Any]:
         "task": plan.suite,
         "task_id": plan.suite,
         "solver": plan.arm(arm).solver,
-        "dataset": {"name": plan.suite, "samples": len(tasks), "sample_ids": tasks, "shuffled": False},
+        "dataset": {
+            "name": plan.suite,
+            "samples": len(tasks),
+            "sample_ids": tasks,
+            "shuffled": False,
+        },
         "model": plan.model_of(arm) or "none/none",
-        "model_generate_config": {name: value for name, value in config.items() if value is not None},
+        "model_generate_config": {
+            name: value for name, value in config.items() if value is not None
+        },
         "config": {"epochs": plan.samples},
         "packages": {"koderz": str(plan.environment.get("koderz") or __version__)},
         "scorers": [{"name": name} for name in sorted(names, key=lambda name: name != headline)],
@@ -139,10 +158,16 @@ def _sample(plan: Plan, story: Story) -> dict[str, Any]:
         "id": story.problem_id,
         "epoch": story.sample + 1,
         "uuid": uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.run_id}/{story.experiment_id}").hex,
-        "input": [*map(_message, first)] if len(first) > 1 else "".join(each["content"] for each in first),
-        "target": str(plan.basis.expectations.get(story.problem_id, {}).get("expected_response") or ""),
+        "input": [*map(_message, first)]
+        if len(first) > 1
+        else "".join(each["content"] for each in first),
+        "target": str(
+            plan.basis.expectations.get(story.problem_id, {}).get("expected_response") or ""
+        ),
         "messages": messages,
-        "scores": {name: {"value": value, **answer, **told} for name, value in _values(plan, ended).items()},
+        "scores": {
+            name: {"value": value, **answer, **told} for name, value in _values(plan, ended).items()
+        },
         "metadata": {name: value for name, value in known.items() if value},
         "model_usage": _usage(calls),
         "completed_at": _moment(ended.time),
@@ -162,7 +187,12 @@ def _output(call: Call) -> dict[str, Any]:
     """The reply of a call in inspect's form."""
     message = _message({**chat_reply(call), "model": call.model})
     choice = {"message": message, "stop_reason": _STOPS.get(call.finish_reason, "unknown")}
-    return {"model": call.model, "choices": [choice], "usage": _usage([call])[call.model], "time": call.latency}
+    return {
+        "model": call.model,
+        "choices": [choice],
+        "usage": _usage([call])[call.model],
+        "time": call.latency,
+    }
 
 
 def _transcript(
@@ -179,15 +209,46 @@ def _transcript(
         if call := step.call:
             converted = _converted(chat_of(call.messages), functions)
             sent = [pool.setdefault(json.dumps(message), len(pool)) for message in converted]
-            model = {"model": call.model, "tools": [], "tool_choice": "auto", "config": {}, "output": _output(call)}
+            model = {
+                "model": call.model,
+                "tools": [],
+                "tool_choice": "auto",
+                "config": {},
+                "output": _output(call),
+            }
             refs = [[number, number + 1] for number in sent]
-            events.append({"event": "model", **model, "input": [], "input_refs": refs, "timestamp": _moment(call.time)})
+            events.append(
+                {
+                    "event": "model",
+                    **model,
+                    "input": [],
+                    "input_refs": refs,
+                    "timestamp": _moment(call.time),
+                }
+            )
         if attempt := step.attempt:
-            judged = {"verdict": attempt.verdict, "cause": attempt.cause, "feedback": attempt.feedback}
-            events.append({"event": "info", "source": "judge", "data": judged, "timestamp": _moment(attempt.time)})
+            judged = {
+                "verdict": attempt.verdict,
+                "cause": attempt.cause,
+                "feedback": attempt.feedback,
+            }
+            events.append(
+                {
+                    "event": "info",
+                    "source": "judge",
+                    "data": judged,
+                    "timestamp": _moment(attempt.time),
+                }
+            )
     ended = _moment(story.outcome.time)
-    events += [{"event": "score", "scorer": name, "score": score, "timestamp": ended} for name, score in scores.items()]
-    numbered = [{"uuid": f"{story.experiment_id}-{number}", **event} for number, event in enumerate(events, 1)]
+    events += [
+        {"event": "score", "scorer": name, "score": score, "timestamp": ended}
+        for name, score in scores.items()
+    ]
+    numbered = [
+        {"uuid": f"{story.experiment_id}-{number}", **event}
+        for number, event in enumerate(events, 1)
+    ]
     return numbered, {"messages": [*map(json.loads, pool)], "calls": []}
 
 
@@ -203,7 +264,9 @@ def _messages(story: Story) -> list[dict[str, Any]]:
     return found
 
 
-def _converted(messages: Iterable[Mapping[str, Any]], functions: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _converted(
+    messages: Iterable[Mapping[str, Any]], functions: dict[str, str]
+) -> Iterator[dict[str, Any]]:
     """Messages in inspect's form. `functions`, the names of the functions by call, is added to on the way."""
     for message in messages:
         functions |= {call["id"]: call["name"] for call in message.get("tool_calls") or ()}
@@ -214,14 +277,27 @@ def _message(message: Mapping[str, Any], functions: Mapping[str, str] = {}) -> d
     """A message in inspect's form."""
     role, content = message["role"], message["content"]
     if role == "tool":
-        answered = {"tool_call_id": message["tool_call_id"], "function": functions.get(message["tool_call_id"])}
-        return {"role": role, "content": content} | {name: value for name, value in answered.items() if value}
+        answered = {
+            "tool_call_id": message["tool_call_id"],
+            "function": functions.get(message["tool_call_id"]),
+        }
+        return {"role": role, "content": content} | {
+            name: value for name, value in answered.items() if value
+        }
     if role != "assistant":
         return {"role": role, "content": content}
     if message.get("reasoning"):
-        content = [{"type": "reasoning", "reasoning": message["reasoning"]}, {"type": "text", "text": content}]
+        content = [
+            {"type": "reasoning", "reasoning": message["reasoning"]},
+            {"type": "text", "text": content},
+        ]
     calls = [
-        {"id": call["id"], "function": call["name"], "arguments": call["arguments"], "type": "function"}
+        {
+            "id": call["id"],
+            "function": call["name"],
+            "arguments": call["arguments"],
+            "type": "function",
+        }
         | ({"parse_error": call["error"]} if call["error"] else {})
         for call in message.get("tool_calls") or ()
     ]
@@ -243,7 +319,11 @@ def _usage(calls: Iterable[Call]) -> dict[str, dict[str, Any]]:
             "output_tokens": tokens[1],
             "total_tokens": sum(tokens),
             **({"reasoning_tokens": sum(thought)} if thought else {}),
-            **({"total_cost": sum(call.cost for call in own)} if all(call.cost_known for call in own) else {}),
+            **(
+                {"total_cost": sum(call.cost for call in own)}
+                if all(call.cost_known for call in own)
+                else {}
+            ),
         }
     return found
 
@@ -258,7 +338,16 @@ def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
         name: {key: value[:_LONGEST] if key in cut else value for key, value in score.items()}
         for name, score in sample["scores"].items()
     }
-    kept = ("id", "epoch", "uuid", "target", "metadata", "model_usage", "completed_at", "total_time")
+    kept = (
+        "id",
+        "epoch",
+        "uuid",
+        "target",
+        "metadata",
+        "model_usage",
+        "completed_at",
+        "total_time",
+    )
     return {
         **{name: sample[name] for name in kept if name in sample},
         "input": asked[:_LONGEST] if isinstance(asked, str) else asked,
@@ -270,12 +359,17 @@ def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _results(
-    planned: int, about: Mapping[str, Any], stories: Sequence[Story], summaries: Sequence[Mapping[str, Any]]
+    planned: int,
+    about: Mapping[str, Any],
+    stories: Sequence[Story],
+    summaries: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The figures of a log: the mean of each score over the samples that have it."""
     scores = []
     for name in (scorer["name"] for scorer in about["scorers"]):
-        values = [summary["scores"][name]["value"] for summary in summaries if name in summary["scores"]]
+        values = [
+            summary["scores"][name]["value"] for summary in summaries if name in summary["scores"]
+        ]
         numbers = [float(value == "C") if isinstance(value, str) else value for value in values]
         metric = "accuracy" if name == _PASSED else "mean"
         scores.append({
@@ -286,10 +380,18 @@ def _results(
             "metrics": {metric: {"name": metric, "value": sum(numbers) / len(numbers)}},
         })  # fmt: skip
     judged = sum(isinstance(story.outcome, Experiment) for story in stories)
-    found: dict[str, Any] = {"total_samples": planned, "completed_samples": judged, "scores": scores}
+    found: dict[str, Any] = {
+        "total_samples": planned,
+        "completed_samples": judged,
+        "scores": scores,
+    }
     if scores:
         first = scores[0]
-        found["headline"] = {"scorer": first["name"], "score": first["name"], "metric": next(iter(first["metrics"]))}
+        found["headline"] = {
+            "scorer": first["name"],
+            "score": first["name"],
+            "metric": next(iter(first["metrics"])),
+        }
     return found
 
 

@@ -22,7 +22,12 @@ from koderz.analysis.judged import Labelled, by_task, errors_of
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz.suites.tables import read_rows
-from koderz.systems.publishing.agreement import Correction, agreement_of, corrected, mean_and_variance
+from koderz.systems.publishing.agreement import (
+    Correction,
+    agreement_of,
+    corrected,
+    mean_and_variance,
+)
 from koderz.types import JUDGE, JUDGED
 from koderz_tracker.clusters import clusters_in, count_of
 from koderz_tracker.files import MB, read_all, write_whole
@@ -38,7 +43,16 @@ FOLDER = "calibrations"
 COLUMNS = ("experiment_id", "task", "question", "answer", "reference", "label", "labeller")
 
 _LARGEST = 256 * MB
-_WORDS = {"pass": 1.0, "passed": 1.0, "true": 1.0, "1": 1.0, "fail": 0.0, "failed": 0.0, "false": 0.0, "0": 0.0}
+_WORDS = {
+    "pass": 1.0,
+    "passed": 1.0,
+    "true": 1.0,
+    "1": 1.0,
+    "fail": 0.0,
+    "failed": 0.0,
+    "false": 0.0,
+    "0": 0.0,
+}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -73,7 +87,9 @@ class JudgedRun:
         self._clusters = clusters_in(self.plan)
         self.judges = {arm.name: arm.models[JUDGE] for arm in self.plan.arms if JUDGE in arm.models}
         if not self.judges:
-            raise KoderzError(f"{folder.name}: no model judged there, so there is nothing to calibrate")
+            raise KoderzError(
+                f"{folder.name}: no model judged there, so there is nothing to calibrate"
+            )
         self.outcomes = {
             outcome.experiment_id: outcome
             for outcome in self._experiments.outcomes
@@ -114,26 +130,50 @@ class JudgedRun:
         """The drawn experiments as rows to be labelled; the judge's verdict isn't in them."""
         for name in draw.experiments:
             story = self._experiments.story(self.outcomes[name])
-            expected = self.plan.basis.expectations.get(story.problem_id, {}).get("expected_response", "")
-            texts = {"task": story.problem_id, "question": _question(story), "answer": _answer(story)}
-            row = {"experiment_id": name, **texts, "reference": str(expected), "label": "", "labeller": ""}
+            expected = self.plan.basis.expectations.get(story.problem_id, {}).get(
+                "expected_response", ""
+            )
+            texts = {
+                "task": story.problem_id,
+                "question": _question(story),
+                "answer": _answer(story),
+            }
+            row = {
+                "experiment_id": name,
+                **texts,
+                "reference": str(expected),
+                "label": "",
+                "labeller": "",
+            }
             yield {key: _CONTROL.sub("�", value) for key, value in row.items()}
 
     def calibration(self, labels: Mapping[str, Mapping[str, float]], digest: str) -> JudgeFigures:
         """The judge's figures by these labels, which are by experiment and labeller."""
-        is_score = any(value not in (0, 1) for of_item in labels.values() for value in of_item.values())
+        is_score = any(
+            value not in (0, 1) for of_item in labels.values() for value in of_item.values()
+        )
         draws = [draw for draw in self.drawn() if labels.keys() <= {*draw.experiments}]
         notes = [] if draws else ["the labelled items are no draw of koderz from this run"]
         if draws and (skipped := _skipped(draws[-1], labels)):
-            notes.append(f"{skipped} items drawn before the last labelled one have no label: were they harder?")
+            notes.append(
+                f"{skipped} items drawn before the last labelled one have no label: were they harder?"
+            )
         arms = {}
         for arm, model in self.judges.items():
-            values = {each.experiment_id: _judged(each, is_score) for each in self.outcomes.values() if each.arm == arm}
+            values = {
+                each.experiment_id: _judged(each, is_score)
+                for each in self.outcomes.values()
+                if each.arm == arm
+            }
             items = [
-                Labelled(self._unit(name), values[name], of_item) for name, of_item in labels.items() if name in values
+                Labelled(self._unit(name), values[name], of_item)
+                for name, of_item in labels.items()
+                if name in values
             ]
             if items:
-                arms[arm] = self._figures(model, values, items, labels, drawn=bool(draws)) | {"labels_digest": digest}
+                arms[arm] = self._figures(model, values, items, labels, drawn=bool(draws)) | {
+                    "labels_digest": digest
+                }
         return JudgeFigures(arms, notes)
 
     def _unit(self, name: str) -> str:
@@ -167,7 +207,9 @@ class JudgedRun:
             "rectifier": {"mean": mean, "variance": variance if isfinite(variance) else None},
             # what a comparison needs for intervals of any confidence: verdict and label of each item, by task
             "labelled": by_task((each.task, [each.judged, each.label]) for each in items),
-            "clusters": count_of({self.outcomes[name].problem_id for name in values.keys() & labels}, self._clusters),
+            "clusters": count_of(
+                {self.outcomes[name].problem_id for name in values.keys() & labels}, self._clusters
+            ),
         }
         if self.plan.until_decided is None:
             return figures
@@ -179,12 +221,18 @@ def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> int:
     """Writes rows as JSONL, or as CSV that a spreadsheet runs no formula of. Returns how many there were."""
     found = [*rows]
     if path.suffix == ".jsonl":
-        write_whole(path, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in found), durable=False)
+        write_whole(
+            path,
+            (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in found),
+            durable=False,
+        )
         return len(found)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: spreadsheet_cell(value) for name, value in row.items()} for row in found)
+    writer.writerows(
+        {name: spreadsheet_cell(value) for name, value in row.items()} for row in found
+    )
     write_whole(path, [text.getvalue().encode()], durable=False)
     return len(found)
 
@@ -202,7 +250,9 @@ def read_labels(path: Path, known: Mapping[str, Any]) -> tuple[dict[str, dict[st
     labels: dict[str, dict[str, float]] = defaultdict(dict)
     for row in read_rows(path, data=data):
         if "label" not in row.fields or "experiment_id" not in row.fields:
-            raise row.error(f"a file of labels has the columns {', '.join(COLUMNS)}; here are {', '.join(row.fields)}")
+            raise row.error(
+                f"a file of labels has the columns {', '.join(COLUMNS)}; here are {', '.join(row.fields)}"
+            )
         label, name, labeller = (
             "" if row.fields.get(column) is None else str(row.fields[column]).strip()
             for column in ("label", "experiment_id", "labeller")
@@ -228,7 +278,9 @@ def _value(label: str, where: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise KoderzError(f"{where}: {label!r:.40} is no label; write pass or fail, 1 or 0, or a score from 0 to 1")
+        raise KoderzError(
+            f"{where}: {label!r:.40} is no label; write pass or fail, 1 or 0, or a score from 0 to 1"
+        )
     return value
 
 
@@ -242,17 +294,26 @@ def _judged(outcome: Experiment, is_score: bool) -> float:
     if not is_score:
         return float(outcome.success)
     if outcome.score is None or not 0 <= outcome.score <= 1:
-        raise KoderzError(f"{outcome.experiment_id}: the judge gave no score from 0 to 1, so labels are pass or fail")
+        raise KoderzError(
+            f"{outcome.experiment_id}: the judge gave no score from 0 to 1, so labels are pass or fail"
+        )
     return outcome.score
 
 
 def _question(story: Story) -> str:
-    asked = [text_of(message) for call in story.calls[:1] for message in call.messages if message.get("role") == "user"]
+    asked = [
+        text_of(message)
+        for call in story.calls[:1]
+        for message in call.messages
+        if message.get("role") == "user"
+    ]
     return plain(asked[-1]) if asked else ""
 
 
 def _answer(story: Story) -> str:
     if story.attempts and isinstance(judged := story.attempts[-1].artifacts.get(JUDGED), str):
         return plain(judged)
-    replies = [str(step.call.reply) for step in story.steps if step.call and step.call.role != JUDGE]
+    replies = [
+        str(step.call.reply) for step in story.steps if step.call and step.call.role != JUDGE
+    ]
     return plain(replies[-1]) if replies else REDACTED

@@ -67,7 +67,9 @@ def write_hub(folders: Sequence[Path], file: IO[bytes], about: Publication, exte
     Raises KoderzError without a dataset and task of the Hub, for a run of several arms, and as `_figures_of`.
     """
     if not (about.hf_dataset and about.hf_task):
-        raise KoderzError("--format hf needs --hf-dataset ID and --hf-task ID, which name a leaderboard of the Hub")
+        raise KoderzError(
+            "--format hf needs --hf-dataset ID and --hf-task ID, which name a leaderboard of the Hub"
+        )
     import yaml
 
     entries = []
@@ -75,11 +77,16 @@ def write_hub(folders: Sequence[Path], file: IO[bytes], about: Publication, exte
         experiments, run = Experiments(folder), _run_in(folder, extent)
         names = [*arms_of(experiments.plan, extent.arm)]
         if len(names) != 1:
-            raise KoderzError(f"{folder.name} has {len(names)} arms; choose one with --arm: {', '.join(names)}")
+            raise KoderzError(
+                f"{folder.name} has {len(names)} arms; choose one with --arm: {', '.join(names)}"
+            )
         figures, counts = _figures_of(run, experiments.plan, names[0], extent)
         number = str(figures.total_problems)
         if len(counts) > 3 or figures.total_problems < counts["planned"]:
-            number = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) + " of"
+            number = (
+                ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+                + " of"
+            )
         entry: dict[str, Any] = {
             "dataset": {"id": about.hf_dataset, "task_id": about.hf_task},
             "value": round(figures.rate, 4),
@@ -97,7 +104,8 @@ EEE, HF = RegistryFormat(write_eee, is_folder=True), RegistryFormat(write_hub)
 
 def _run_in(folder: Path, extent: Extent) -> Run:
     """The run in a folder, with its faults as they are to count."""
-    from koderz.analysis.completion import with_faults_failed  # which takes longer than most commands
+    # which takes longer than most commands
+    from koderz.analysis.completion import with_faults_failed
 
     run = load_run(folder)
     return with_faults_failed(run) if extent.faults == "fail" else run
@@ -110,7 +118,9 @@ def _figures_of(run: Run, plan: Plan, arm: str, extent: Extent) -> tuple[Figures
     """
     figures, results = run.arms[arm].summary, run.arms[arm].results
     if figures.success_rate is None:
-        raise KoderzError(f"{run.run_id}: nothing of {arm} was judged, so there is no result to report")
+        raise KoderzError(
+            f"{run.run_id}: nothing of {arm} was judged, so there is no result to report"
+        )
     planned = planned_of(plan, arm)
     counts = {"planned": planned, "judged": len(results), "faults": len(run.missing_of(arm))}
     is_whole = len(results) >= planned or (run.status == "decided" and not counts["faults"])
@@ -163,7 +173,11 @@ class _Entry:
     def aggregate(self, rows: bytes) -> dict[str, Any]:
         """The aggregate, which names the file that holds these rows."""
         samples = self.place.removesuffix(".json") + "_samples.jsonl"
-        details = {"run_id": str(self.plan.run_id), "arm": self.arm, "solver": self.plan.arm(self.arm).solver}
+        details = {
+            "run_id": str(self.plan.run_id),
+            "arm": self.arm,
+            "solver": self.plan.arm(self.arm).solver,
+        }
         details |= {name: str(count) for name, count in self.counts.items()}
         if bounds := self.figures.success_rate_bounds:
             details["success_rate_bounds"] = "{:.4g} to {:.4g} %".format(*bounds)
@@ -177,13 +191,20 @@ class _Entry:
                 "source_type": "evaluation_run",
                 "source_organization_name": self.about.organization,
                 "evaluator_relationship": self.about.relationship,
-                "additional_details": details | ({"run_url": self.about.source_url} if self.about.source_url else {}),
+                "additional_details": details
+                | ({"run_url": self.about.source_url} if self.about.source_url else {}),
             },
-            "eval_library": {"name": "koderz", "version": str(self.plan.environment.get("koderz", "unknown"))},
+            "eval_library": {
+                "name": "koderz",
+                "version": str(self.plan.environment.get("koderz", "unknown")),
+            },
             "model_info": {
                 "name": self.plan.model_of(self.arm),
                 "id": self.model,
-                "additional_details": {**_UNKNOWN, "simulated": str(self.plan.is_simulated(self.arm)).lower()},
+                "additional_details": {
+                    **_UNKNOWN,
+                    "simulated": str(self.plan.is_simulated(self.arm)).lower(),
+                },
             },
             "evaluation_results": [*self._results()],
             "detailed_evaluation_results": {
@@ -198,7 +219,8 @@ class _Entry:
     def sample(self, story: Story) -> dict[str, Any]:
         """One experiment as a line of the samples file."""
         outcome, calls = story.outcome, story.calls
-        success, score, verdict, tokens, latency = False, 0.0, FAULT, (0, 0), 0.0  # of a fault, as a failure
+        # of a fault, as a failure
+        success, score, verdict, tokens, latency = False, 0.0, FAULT, (0, 0), 0.0
         if not isinstance(outcome, Fault):
             success, verdict, latency = outcome.success, outcome.verdict, outcome.latency
             score = float(success) if outcome.score is None else outcome.score
@@ -211,7 +233,9 @@ class _Entry:
             "model_id": self.model,
             "evaluation_name": self.name,
             "evaluation_result_id": PASSES,
-            "sample_id": story.problem_id if self.plan.samples == 1 else f"{story.problem_id}, sample {story.sample}",
+            "sample_id": story.problem_id
+            if self.plan.samples == 1
+            else f"{story.problem_id}, sample {story.sample}",
             "interaction_type": "single_turn" if len(calls) == 1 else "multi_turn",
             "input": {"raw": first, "reference": [str(expected)] if expected else []},
             "answer_attribution": _attribution(story),
@@ -226,7 +250,11 @@ class _Entry:
                 "total_tokens": sum(tokens),
             },
             "performance": {"latency_ms": 1000 * latency},
-            "metadata": {"experiment_id": story.experiment_id, "verdict": verdict, "cause": outcome.cause},
+            "metadata": {
+                "experiment_id": story.experiment_id,
+                "verdict": verdict,
+                "cause": outcome.cause,
+            },
         }
         if len(calls) == 1:
             return row | {"output": {"raw": [str(calls[0].reply)]}, "messages": None}
@@ -260,13 +288,23 @@ class _Entry:
                     "evaluation_result_id": name,
                     "evaluation_name": self.name,
                     "source_data": self._source(),
-                    "metric_config": {"metric_name": name, "lower_is_better": directions[name] == "lower"},
-                    "score_details": {"score": mean.mean, "uncertainty": {"num_samples": mean.results}},
+                    "metric_config": {
+                        "metric_name": name,
+                        "lower_is_better": directions[name] == "lower",
+                    },
+                    "score_details": {
+                        "score": mean.mean,
+                        "uncertainty": {"num_samples": mean.results},
+                    },
                 }
 
     def _source(self) -> dict[str, Any]:
         about = {"digest": str(self.plan.environment.get("dataset_digest", "unknown"))}
-        return {"dataset_name": self.plan.suite, "source_type": "other", "additional_details": about}
+        return {
+            "dataset_name": self.plan.suite,
+            "source_type": "other",
+            "additional_details": about,
+        }
 
     def _arguments(self) -> dict[str, Any]:
         config = self.plan.config

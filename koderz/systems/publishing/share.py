@@ -23,7 +23,16 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.settings.installation import extra_command
 from koderz.systems.publishing.unpacking import unpack_run
 from koderz_tracker.blobs import copy_blobs, spill, whole
-from koderz_tracker.files import MB, open_own, pieces, read_all, sha256_of, sync_folder, whole_file, write_whole
+from koderz_tracker.files import (
+    MB,
+    open_own,
+    pieces,
+    read_all,
+    sha256_of,
+    sync_folder,
+    whole_file,
+    write_whole,
+)
 from koderz_tracker.index import read_records, scan
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Attempt, Call, LongMessage, Once, Plan, Record, encode
@@ -126,7 +135,9 @@ def place_at(address: str, *, schemes: Sequence[str] = (*SCHEMES, "memory")) -> 
     if not separator or scheme == "file":
         return Folder(Path(rest if separator else address))
     if scheme not in schemes:
-        raise KoderzError(f"{address}: an address begins with {', '.join(f'{each}://' for each in schemes)}")
+        raise KoderzError(
+            f"{address}: an address begins with {', '.join(f'{each}://' for each in schemes)}"
+        )
     try:
         import fsspec  # type: ignore[import-untyped]
 
@@ -140,7 +151,9 @@ def place_at(address: str, *, schemes: Sequence[str] = (*SCHEMES, "memory")) -> 
     return Address(system, root.rstrip("/"))
 
 
-def publish(folder: Path, place: Location, files: Mapping[str, Path], tell: Tell = lambda _: None) -> int:
+def publish(
+    folder: Path, place: Location, files: Mapping[str, Path], tell: Tell = lambda _: None
+) -> int:
     """Publishes one run by its files, of which the summary is last. Returns how many were sent.
 
     `files`: by their paths at the place. What is there already with the same digest isn't sent again. Raises
@@ -152,7 +165,11 @@ def publish(folder: Path, place: Location, files: Mapping[str, Path], tell: Tell
     sums = {path: _digest_of(source) for path, source in files.items()}
     with _reaching(name):
         there = _sums_at(place, name)
-        left = [path for path in files if path != summary and there.get(_relative(path, name)) != sums[path]]
+        left = [
+            path
+            for path in files
+            if path != summary and there.get(_relative(path, name)) != sums[path]
+        ]
         is_whole = summary in place.names()
         if not left and is_whole and there.get(f"../{summary}") == sums[summary]:
             return 0
@@ -163,7 +180,9 @@ def publish(folder: Path, place: Location, files: Mapping[str, Path], tell: Tell
             tell(path)
         with TemporaryDirectory(prefix="koderz-share-") as temporary:
             listed = Path(temporary) / SUMS
-            listed.write_bytes(_listing({_relative(path, name): digest for path, digest in sums.items()}))
+            listed.write_bytes(
+                _listing({_relative(path, name): digest for path, digest in sums.items()})
+            )
             place.write(f"{name}/{SUMS}", listed)
         place.write(summary, files[summary])
     return len(left) + 1
@@ -175,7 +194,9 @@ def files_of(folder: Path, summary: Path) -> dict[str, Path]:
     Raises KoderzError for a link among them.
     """
     name = require_own(folder).name
-    blobs = sorted(path for path in (folder / "blobs").glob("*.gz") if _BLOB.fullmatch(f"blobs/{path.name}"))
+    blobs = sorted(
+        path for path in (folder / "blobs").glob("*.gz") if _BLOB.fullmatch(f"blobs/{path.name}")
+    )
     texts = {f"{name}/blobs/{path.name}": path for path in blobs}
     return {**texts, f"{name}/{NAME}": folder / NAME, f"{name}.json": summary}
 
@@ -188,7 +209,12 @@ def runs_at(place: Location) -> list[str]:
 
 
 def pull(
-    place: Location, name: str, results: Path, *, max_size: int | None = None, tell: Tell = lambda _: None
+    place: Location,
+    name: str,
+    results: Path,
+    *,
+    max_size: int | None = None,
+    tell: Tell = lambda _: None,
 ) -> bool:
     """Brings one run into a results folder, each file checked; False if it is there already.
 
@@ -199,7 +225,9 @@ def pull(
         sums = _sums_at(place, name)
     summary = f"../{name}.json"
     if not {NAME, summary} <= sums.keys():
-        raise KoderzError(f"{name} isn't published there: it has no {SUMS} that names its journal and summary")
+        raise KoderzError(
+            f"{name} isn't published there: it has no {SUMS} that names its journal and summary"
+        )
     for path in sums:
         if path not in (NAME, summary) and not _BLOB.fullmatch(path):
             raise KoderzError(f"{name}/{SUMS} names {path!r:.200}, which is no file of a run")
@@ -207,13 +235,17 @@ def pull(
     own = {path: results / f"{name}.json" if path == summary else folder / path for path in sums}
     if all(_digest_of(path) == sums[each] for each, path in own.items()):
         return False
-    pulled = _sums_at(Folder(results), name)  # what was pulled before and is as it was may be replaced
+    # what was pulled before and is as it was may be replaced
+    pulled = _sums_at(Folder(results), name)
     for each, here in own.items():
         if (found := _digest_of(here)) and found not in (sums[each], pulled.get(each)):
-            raise KoderzError(f"{here} is here already and is another file; move it away, then pull {name} again")
+            raise KoderzError(
+                f"{here} is here already and is another file; move it away, then pull {name} again"
+            )
     left = max_size
     folder.mkdir(parents=True, exist_ok=True)
-    for each in sorted(sums, key=lambda path: (path == summary, path == NAME)):  # the summary makes the run whole
+    # the summary makes the run whole
+    for each in sorted(sums, key=lambda path: (path == summary, path == NAME)):
         if _digest_of(own[each]) != sums[each]:
             with _reaching(name):
                 source = f"{name}.json" if each == summary else f"{name}/{each}"
@@ -237,7 +269,9 @@ def fetched(address: str, target: Path, *, max_size: int) -> Path:
         return target / "run"
     name = last.removesuffix(".json")
     if not RUN_ID.fullmatch(name):
-        raise KoderzError(f"{address}: give the address of a run, which ends in its id, or of a .zip or .tar.gz of one")
+        raise KoderzError(
+            f"{address}: give the address of a run, which ends in its id, or of a .zip or .tar.gz of one"
+        )
     pull(place, name, target, max_size=max_size)
     return target
 
@@ -248,7 +282,9 @@ def _bring(place: Location, source: str, target: Path, digest: str, left: int | 
     with place.read(source) as file, whole_file(target) as copy:
         size, found = _copy(file, copy, left, source)
         if found != digest:
-            raise KoderzError(f"{source} isn't the file that {SUMS} names: its digest is {found[:16]}…")
+            raise KoderzError(
+                f"{source} isn't the file that {SUMS} names: its digest is {found[:16]}…"
+            )
     return None if left is None else left - size
 
 
@@ -271,7 +307,9 @@ def _sums_at(place: Location, name: str) -> dict[str, str]:
             text = read_all(file, _LARGEST_SUMS, f"{name}/{SUMS}").decode("utf-8", "replace")
     except FileNotFoundError:
         return {}
-    return {path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())}
+    return {
+        path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())
+    }
 
 
 def _listing(sums: Mapping[str, str]) -> bytes:
@@ -318,7 +356,9 @@ class SecretPlace(NamedTuple):
         return f"{self.file}, line {self.line}"
 
 
-def secrets_in(folder: Path, summary: Path, environ: Mapping[str, str] = os.environ) -> list[SecretPlace]:
+def secrets_in(
+    folder: Path, summary: Path, environ: Mapping[str, str] = os.environ
+) -> list[SecretPlace]:
     """The lines of a run's journal and summary that hold secrets, texts in blobs included; at most 100."""
     scrubber = scrubber_of(read_plan(folder), environ)
     found: list[SecretPlace] = []
@@ -334,7 +374,12 @@ def secrets_in(folder: Path, summary: Path, environ: Mapping[str, str] = os.envi
 
 
 def published_copy(
-    folder: Path, target: Path, *, redact: bool, replies: bool, environ: Mapping[str, str] = os.environ
+    folder: Path,
+    target: Path,
+    *,
+    redact: bool,
+    replies: bool,
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[Path, Path]:
     """Makes a copy of a run in the folder `target`, and returns its folder and summary.
 
@@ -352,7 +397,11 @@ def published_copy(
             each = each if replies else _without_replies(each)
             if isinstance(each, Plan):
                 each = replace(
-                    each, environment={**each.environment, PUBLISHED: {"redacted": redact, "replies": replies}}
+                    each,
+                    environment={
+                        **each.environment,
+                        PUBLISHED: {"redacted": redact, "replies": replies},
+                    },
                 )
             if not isinstance(each, LongMessage) or replies:
                 yield encode(spill(each, copy))
@@ -369,7 +418,9 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Record]]:
     """The records of a journal, each with the number of its line."""
     journal = folder / NAME
     for number, entry in enumerate(scan(journal, 0), 1):
-        yield from ((number, record) for record in read_records(journal, [entry.span]) if entry.kind)
+        yield from (
+            (number, record) for record in read_records(journal, [entry.span]) if entry.kind
+        )
 
 
 def _scrubbed(record: Record, folder: Path, scrubber: Scrubber) -> Record:
@@ -379,7 +430,9 @@ def _scrubbed(record: Record, folder: Path, scrubber: Scrubber) -> Record:
 def _without_replies(record: Record) -> Record:
     match record:
         case Call():
-            return replace(record, messages=[], reply="", text=None, reasoning="", tool_calls=[], body="")
+            return replace(
+                record, messages=[], reply="", text=None, reasoning="", tool_calls=[], body=""
+            )
         case Attempt():
             return replace(record, program=None, feedback="", detail="", artifacts={})
         case Once():

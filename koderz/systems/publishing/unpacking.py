@@ -28,7 +28,11 @@ def unpack_run(archive: Path, target: Path, *, max_size: int) -> None:
     """
     room = _Room(archive, target, max_size)
     with damage(archive, remedy="; give a .zip or .tar.gz of a run"):
-        members = _zipped(archive) if zipfile.is_zipfile(archive) else _tarred(archive, max_size + _ALL_HEADERS)
+        members = (
+            _zipped(archive)
+            if zipfile.is_zipfile(archive)
+            else _tarred(archive, max_size + _ALL_HEADERS)
+        )
         for name, is_plain, content in members:
             place = room.place(name, is_plain=is_plain)
             if content:
@@ -71,11 +75,17 @@ class _Room:
         """Where a member goes, whose folder is made."""
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or "\0" in name or "\\" in name:
-            raise KoderzError(f"{self._archive}: its member {name!r:.200} would be written outside of the folder")
+            raise KoderzError(
+                f"{self._archive}: its member {name!r:.200} would be written outside of the folder"
+            )
         if not name.isprintable():  # as bytes that aren't UTF-8 aren't
-            raise KoderzError(f"{self._archive}: its member {name!r:.200} has a name that can't be printed; runs' can")
+            raise KoderzError(
+                f"{self._archive}: its member {name!r:.200} has a name that can't be printed; runs' can"
+            )
         if not is_plain:
-            raise KoderzError(f"{self._archive}: its member {name!r:.200} is a link or a device; runs have none")
+            raise KoderzError(
+                f"{self._archive}: its member {name!r:.200} is a link or a device; runs have none"
+            )
         self._files -= 1
         if self._files < 0:
             raise KoderzError(f"{self._archive} holds more than {_MOST_FILES:,} files")
@@ -89,7 +99,9 @@ class _Room:
             while data := source.read(_PIECE):
                 self._bytes -= len(data)
                 if self._bytes < 0:
-                    raise KoderzError(f"{self._archive} unpacks to more than {self._most // MB:,} MB; see --max-size")
+                    raise KoderzError(
+                        f"{self._archive} unpacks to more than {self._most // MB:,} MB; see --max-size"
+                    )
                 file.write(data)
 
 

@@ -22,7 +22,8 @@ _PUBLISHED = {
 
 SYSTEM = System(
     name="questions",
-    suites={"qa": f"{_HERE}.suite:Qa"} | {name: f"{_HERE}.published:{kind}" for name, kind in _PUBLISHED.items()},
+    suites={"qa": f"{_HERE}.suite:Qa"}
+    | {name: f"{_HERE}.published:{kind}" for name, kind in _PUBLISHED.items()},
     options={"suite.qa": f"{_HERE}.options:QaOptions"}
     | {f"suite.{name}": f"{_HERE}.options:QuestionOptions" for name in _PUBLISHED},
     summaries={

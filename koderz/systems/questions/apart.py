@@ -31,7 +31,9 @@ _WALL = 300.0  # seconds that a reading may take on a machine that is busy
 _LONGEST_REASON = 2000  # characters
 _START = 60.0  # seconds in which the process has to begin
 _SIZE = struct.Struct("<I")
-_SCRIPT = "import sys; sys.path[:] = {path!r}; from koderz.systems.questions.apart import serve; serve()"
+_SCRIPT = (
+    "import sys; sys.path[:] = {path!r}; from koderz.systems.questions.apart import serve; serve()"
+)
 
 
 class Reader:
@@ -48,7 +50,9 @@ class Reader:
         Raises Fault if the process ends for no fault of the reply's.
         """
         if len(reply) > LONGEST:
-            return nothing_read(f"the reply has {len(reply):,} characters, and is read up to {LONGEST:,}")
+            return nothing_read(
+                f"the reply has {len(reply):,} characters, and is read up to {LONGEST:,}"
+            )
         request = pickle.dumps((rule, question, reply, SECONDS))
         return await asyncio.to_thread(self._graded, request)
 
@@ -78,13 +82,26 @@ class Reader:
 
     def _begun(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            command = [sys.executable, "-I", "-B", "-X", "utf8", "-c", _SCRIPT.format(path=sys.path)]
-            self._process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL)
+            command = [
+                sys.executable,
+                "-I",
+                "-B",
+                "-X",
+                "utf8",
+                "-c",
+                _SCRIPT.format(path=sys.path),
+            ]
+            self._process = subprocess.Popen(
+                command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL
+            )
             self._end = weakref.finalize(self, _ended, self._process)
             assert self._process.stdout
             if _received(self._process.stdout, _START) is None:
                 self.close()
-                raise Fault("the answer can't be read: the process that reads it doesn't start", cause="judge")
+                raise Fault(
+                    "the answer can't be read: the process that reads it doesn't start",
+                    cause="judge",
+                )
         return self._process
 
     def close(self) -> None:
@@ -132,10 +149,17 @@ def serve() -> None:
         rule, question, reply, seconds = pickle.loads(source.read(_SIZE.unpack(head)[0]))  # noqa: S301 of the process that began this one
         try:
             rule.prepare()
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends the process, also within a pattern
+            # whose signal ends the process, also within a pattern
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             found = asyncio.run(rule.grade(question, reply))
             signal.setitimer(signal.ITIMER_PROF, 0)
-            send(tuple(found._replace(metrics=dict(found.metrics), reason=found.reason[:_LONGEST_REASON])))
+            send(
+                tuple(
+                    found._replace(
+                        metrics=dict(found.metrics), reason=found.reason[:_LONGEST_REASON]
+                    )
+                )
+            )
         except MemoryError:
             send(tuple(nothing_read("the reply takes too much memory to read")))
         except Exception as error:  # noqa: BLE001 it is told to whoever asked

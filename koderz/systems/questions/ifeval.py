@@ -49,7 +49,9 @@ def count_sentences(text: str) -> int:
 def capital_words(text: str) -> int:
     """The number of NLTK's words that are in capital letters."""
     tokenize = _word_tokenizer().tokenize
-    return sum(word.isupper() for sentence in _punkt().tokenize(text) for word in tokenize(sentence))
+    return sum(
+        word.isupper() for sentence in _punkt().tokenize(text) for word in tokenize(sentence)
+    )
 
 
 def language_of(text: str) -> str | None:
@@ -74,7 +76,9 @@ def _punkt() -> Any:
     parameters.abbrev_types = {*model.abbrev_types}
     parameters.collocations = {*model.collocations}
     parameters.sent_starters = {*model.sent_starters}
-    parameters.ortho_context = defaultdict(int, {word: int(bits) for word, bits in model.ortho_context.items()})
+    parameters.ortho_context = defaultdict(
+        int, {word: int(bits) for word, bits in model.ortho_context.items()}
+    )
     return module.PunktSentenceTokenizer(parameters)
 
 
@@ -91,7 +95,10 @@ def _nltk(name: str) -> Any:
     assert spec, "whoever loads the suite has looked"
     for package in ("nltk", "nltk.tokenize"):
         bare = ModuleType(package)
-        bare.__path__ = [f"{place}{package[4:].replace('.', '/')}" for place in spec.submodule_search_locations or ()]
+        bare.__path__ = [
+            f"{place}{package[4:].replace('.', '/')}"
+            for place in spec.submodule_search_locations or ()
+        ]
         sys.modules[package] = bare
     try:
         return importlib.import_module(name)
@@ -128,7 +135,9 @@ def _keyword_often(reply: str, given: Arguments) -> bool:
 
 
 def _lacks_words(reply: str, given: Arguments) -> bool:
-    return not any(re.search(rf"\b{word}\b", reply, re.IGNORECASE) for word in given["forbidden_words"])
+    return not any(
+        re.search(rf"\b{word}\b", reply, re.IGNORECASE) for word in given["forbidden_words"]
+    )
 
 
 def _letter_often(reply: str, given: Arguments) -> bool:
@@ -145,7 +154,9 @@ def _sentences(reply: str, given: Arguments) -> bool:
 
 
 def _words(reply: str, given: Arguments) -> bool:
-    return _related(sum(1 for _ in re.finditer(r"\w+", reply)), given["relation"], given["num_words"])
+    return _related(
+        sum(1 for _ in re.finditer(r"\w+", reply)), given["relation"], given["num_words"]
+    )
 
 
 def _paragraphs(reply: str, given: Arguments) -> bool:
@@ -179,7 +190,9 @@ def _postscript(reply: str, given: Arguments) -> bool:
 
 def _bullets(reply: str, given: Arguments) -> bool:
     starred = re.findall(r"^\s*\*[^\*].*$", reply, re.MULTILINE)
-    return bool(len(starred) + len(re.findall(r"^\s*-.*$", reply, re.MULTILINE)) == given["num_bullets"])
+    return bool(
+        len(starred) + len(re.findall(r"^\s*-.*$", reply, re.MULTILINE)) == given["num_bullets"]
+    )
 
 
 def _highlights(reply: str, given: Arguments) -> bool:
@@ -272,7 +285,9 @@ CHECKS: Mapping[str, Check] = {
     "combination:two_responses": Check(_two_responses),
     "combination:repeat_prompt": Check(_repeats, ("prompt_to_repeat",)),
     "startend:end_checker": Check(_ends, ("end_phrase",)),
-    "change_case:capital_word_frequency": Check(_capital_words, ("capital_frequency", "capital_relation")),
+    "change_case:capital_word_frequency": Check(
+        _capital_words, ("capital_frequency", "capital_relation")
+    ),
     "change_case:english_capital": Check(_upper),
     "change_case:english_lowercase": Check(_lower),
     "punctuation:no_comma": Check(_no_comma),
@@ -282,12 +297,20 @@ CHECKS: Mapping[str, Check] = {
 
 _COUNTS = ("sentences", "paragraphs", "words", "placeholders", "bullets", "highlights", "sections")
 NUMBERS = frozenset(
-    {"frequency", "let_frequency", "capital_frequency", "nth_paragraph", *(f"num_{each}" for each in _COUNTS)}
+    {
+        "frequency",
+        "let_frequency",
+        "capital_frequency",
+        "nth_paragraph",
+        *(f"num_{each}" for each in _COUNTS),
+    }
 )
 """Arguments that are numbers; `keywords` and `forbidden_words` are lists of texts, all others texts."""
 
 LISTS = frozenset({"keywords", "forbidden_words"})
-PATTERNS = frozenset({"keywords", "keyword", "forbidden_words", "postscript_marker", "section_spliter"})
+PATTERNS = frozenset(
+    {"keywords", "keyword", "forbidden_words", "postscript_marker", "section_spliter"}
+)
 """Arguments that are used as regular expressions."""
 
 
@@ -326,7 +349,9 @@ class Followed(ReadingRule):
         }
         if not reply.strip():
             return nothing_read("the reply is empty")._replace(metrics=metrics)
-        missed = [each.id for each, done in zip(question.instructions, strict, strict=True) if not done]
+        missed = [
+            each.id for each, done in zip(question.instructions, strict, strict=True) if not done
+        ]
         if not missed:
             return Graded(1.0, metrics, answer=reply)
         return Graded(0.0, metrics, f"not followed: {', '.join(missed)}", reply, "wrong")
@@ -340,15 +365,27 @@ def instructions_in(row: Row) -> tuple[Instruction, ...]:
     ids, given = row.texts("instruction_id_list"), row.fields.get("kwargs")
     if not ids:
         raise row.error("the field 'instruction_id_list' has to be a list of instructions")
-    if not isinstance(given, list) or len(given) != len(ids) or not all(isinstance(each, Mapping) for each in given):
-        raise row.error(f"the field 'kwargs' has to hold the arguments of each of the {len(ids)} instructions")
-    return tuple(Instruction(name, _arguments(row, name, each)) for name, each in zip(ids, given, strict=True))
+    if (
+        not isinstance(given, list)
+        or len(given) != len(ids)
+        or not all(isinstance(each, Mapping) for each in given)
+    ):
+        raise row.error(
+            f"the field 'kwargs' has to hold the arguments of each of the {len(ids)} instructions"
+        )
+    return tuple(
+        Instruction(name, _arguments(row, name, each))
+        for name, each in zip(ids, given, strict=True)
+    )
 
 
 def _arguments(row: Row, instruction: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if instruction not in CHECKS:
         raise row.error(f"there is no instruction {instruction!r:.80}")
-    return {name: _argument(row, instruction, name, given.get(name)) for name in CHECKS[instruction].needs}
+    return {
+        name: _argument(row, instruction, name, given.get(name))
+        for name in CHECKS[instruction].needs
+    }
 
 
 def _argument(row: Row, instruction: str, name: str, value: Any) -> Any:
@@ -358,7 +395,11 @@ def _argument(row: Row, instruction: str, name: str, value: Any) -> Any:
             raise row.error(f"{where} has to be a number from 0 up")
         return value
     texts = value if name in LISTS else [value]
-    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each.strip() for each in texts):
+    if (
+        not isinstance(texts, list)
+        or not texts
+        or not all(isinstance(each, str) and each.strip() for each in texts)
+    ):
         raise row.error(f"{where} has to be {'a list of texts' if name in LISTS else 'text'}")
     if name.endswith("relation") and value not in RELATIONS:
         raise row.error(f"{where} has to be one of {', '.join(RELATIONS)}")

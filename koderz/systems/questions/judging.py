@@ -23,7 +23,8 @@ from koderz.types import Message
 _T = TypeVar("_T")
 
 _TRIES = 2
-_LONGEST = 100_000  # characters of a reply that a judge is shown, at its beginning and its end together
+# characters of a reply that a judge is shown, at its beginning and its end together
+_LONGEST = 100_000
 _RUBRIC = (
     "Grade whether the reply says what the right answer says. 1: it does, in whatever words. 0: it does not, or it "
     "says something else besides that contradicts it. Between: the share of the right answer that it gives."
@@ -75,12 +76,16 @@ class Judged:
             return nothing_read("the reply is empty")
         assert ask, "an arm without a judge model can't be planned"
         asked, mark = messages_for(question, reply, self.rubric, _SCORE)
-        found = await drawn(ask, asked, self.draws, lambda text: _score_in(text, mark), "no score from 0 to 1")
+        found = await drawn(
+            ask, asked, self.draws, lambda text: _score_in(text, mark), "no score from 0 to 1"
+        )
         scores = [score for score, _ in found]
         score = median(scores)
         beside = {"judge_spread": max(scores) - min(scores)} if self.draws > 1 else {}
         reason = next((why for each, why in sorted(found) if each >= score), "")
-        return Graded(score, beside, "" if score == 1 else reason, reply, "" if score == 1 else "wrong")
+        return Graded(
+            score, beside, "" if score == 1 else reason, reply, "" if score == 1 else "wrong"
+        )
 
     def prepare(self) -> None:
         """Load nothing."""
@@ -110,7 +115,12 @@ class Factual:
         """The plan's record of the judge's prompt."""
         digest = hashlib.sha256(f"{_FRAME}{_FACTS}{_LETTER}".encode()).hexdigest()[:16]
         caveat = "the judge is asked in koderz' own words, not by the prompt of SimpleQA's authors"
-        return {"prompt": "koderz' own words", "digest": digest, "draws": self.draws, "caveats": [caveat]}
+        return {
+            "prompt": "koderz' own words",
+            "digest": digest,
+            "draws": self.draws,
+            "caveats": [caveat],
+        }
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:
         """1 for A. Raises Fault for a judge that says none of the letters twice."""
@@ -137,7 +147,9 @@ class Factual:
         return question.gold
 
 
-def messages_for(question: Question, reply: str, rubric: str, wanted: str) -> tuple[tuple[Message, ...], str]:
+def messages_for(
+    question: Question, reply: str, rubric: str, wanted: str
+) -> tuple[tuple[Message, ...], str]:
     """The judge's messages, and the mark around their data, which no text among it can hold."""
     if len(reply) > _LONGEST:
         half = _LONGEST // 2
@@ -146,16 +158,26 @@ def messages_for(question: Question, reply: str, rubric: str, wanted: str) -> tu
     if question.options:
         texts["Options"] = "\n".join(f"{label}) {text}" for label, text in question.options.items())
     if question.targets:
-        texts["Right answer" if len(question.targets) == 1 else "Right answers"] = "\n".join(question.targets)
+        texts["Right answer" if len(question.targets) == 1 else "Right answers"] = "\n".join(
+            question.targets
+        )
     texts["Reply"] = reply
-    mark = hashlib.sha256("\0".join(texts.values()).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    mark = hashlib.sha256(
+        "\0".join(texts.values()).encode("utf-8", "backslashreplace")
+    ).hexdigest()[:16]
     system = _FRAME.format(rubric=rubric, mark=mark, wanted=wanted.format(mark=mark))
-    shown = "\n\n".join(f"# {heading}\nBEGIN {mark}\n{text}\nEND {mark}" for heading, text in texts.items())
+    shown = "\n\n".join(
+        f"# {heading}\nBEGIN {mark}\n{text}\nEND {mark}" for heading, text in texts.items()
+    )
     return ({"role": "system", "content": system}, {"role": "user", "content": shown}), mark
 
 
 async def drawn(
-    ask: AskJudge, messages: Sequence[Message], draws: int, read: Callable[[str], _T | None], lacks: str
+    ask: AskJudge,
+    messages: Sequence[Message],
+    draws: int,
+    read: Callable[[str], _T | None],
+    lacks: str,
 ) -> list[_T]:
     """Readings of so many judgements. One that can't be read is asked for once more; then it is a Fault."""
     found: list[_T] = []
@@ -172,7 +194,11 @@ def _score_in(text: str, mark: str) -> tuple[float, str] | None:
     found = {}
     for said in _objects(text):
         score = said.get("score")
-        if said.get("mark") != mark or isinstance(score, bool) or not isinstance(score, int | float):
+        if (
+            said.get("mark") != mark
+            or isinstance(score, bool)
+            or not isinstance(score, int | float)
+        ):
             continue
         if not math.isfinite(score) or not 0 <= score <= 1:
             return None

@@ -40,7 +40,10 @@ _PHRASES = """
 """
 _STATED = tuple(
     re.compile(rf"(?i){each}[ \t]*([A-Dأ-دঅবডঢＡＢＣＤ])")
-    for each in (*(rf"{word[:-1]}\s*{word[-1]}" for word in _WORDS.split()), *_PHRASES.strip().split("|"))
+    for each in (
+        *(rf"{word[:-1]}\s*{word[-1]}" for word in _WORDS.split()),
+        *_PHRASES.strip().split("|"),
+    )
 )
 _AS_LATIN = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCDABCDABCD")
 
@@ -106,12 +109,18 @@ class AimeNumber(ReadingRule):
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
         inner = boxed(reply)
-        plain = re.sub(r"(?<=[0-9])(?:,|\{,\}|\\,|\\!)(?=[0-9]{3}(?![0-9]))", "", reply if inner is None else inner)
+        plain = re.sub(
+            r"(?<=[0-9])(?:,|\{,\}|\\,|\\!)(?=[0-9]{3}(?![0-9]))",
+            "",
+            reply if inner is None else inner,
+        )
         numbers = [int(found[0]) for found in _WHOLE.finditer(plain)]
         if not numbers:
             return nothing_read("there is no whole number in the last box, or in the reply")
         if inner is not None and len({*numbers}) > 1:
-            return Graded(0.0, {}, f"the last box holds several numbers: {inner!r:.80}", cause="ambiguous")
+            return Graded(
+                0.0, {}, f"the last box holds several numbers: {inner!r:.80}", cause="ambiguous"
+            )
         return compared(str(numbers[-1]), numbers[-1] == int(question.gold), question)
 
     def demonstrated(self, question: Question) -> str:

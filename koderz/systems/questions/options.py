@@ -57,18 +57,30 @@ class QuestionOptions:
         "REGEX",
         check=_wrong_pattern,
     )
-    rubric: Path | None = option(None, "What the scorer judge grades by, in place of the target.", "FILE", risk=SENDS)
-    judge_draws: int = option(1, "Judgements of each reply, of which the median counts.", "N", bounds=(1, 99))
+    rubric: Path | None = option(
+        None, "What the scorer judge grades by, in place of the target.", "FILE", risk=SENDS
+    )
+    judge_draws: int = option(
+        1, "Judgements of each reply, of which the median counts.", "N", bounds=(1, 99)
+    )
     few_shot: int | None = option(
-        None, "Worked examples before each question. Default: 0; with --few-shot-from 5.", "N", bounds=(0, 100)
+        None,
+        "Worked examples before each question. Default: 0; with --few-shot-from 5.",
+        "N",
+        bounds=(0, 100),
     )
     few_shot_from: Path | None = option(
         None, "Where the examples come from. Default: the other questions of the dataset.", "FILE"
     )
     template: Path | None = option(
-        None, "The user's message: a text with {input}, {choices} or any column in braces.", "FILE", risk=SENDS
+        None,
+        "The user's message: a text with {input}, {choices} or any column in braces.",
+        "FILE",
+        risk=SENDS,
     )
-    data_seed: int = option(42, "Seed of orders of options that are drawn.", "N", bounds=(0, 2**31 - 1))
+    data_seed: int = option(
+        42, "Seed of orders of options that are drawn.", "N", bounds=(0, 2**31 - 1)
+    )
     cluster_column: str | None = cluster_column()
 
 
@@ -77,7 +89,9 @@ class QaOptions(QuestionOptions):
     """The same, and where the fields of one's own rows are."""
 
     input: str = option("input", "The column with the question; dotted for a nested one.", "NAME")
-    target: str = option("target", "The column with what is right: a text, a number or a list of right ones.", "NAME")
+    target: str = option(
+        "target", "The column with what is right: a text, a number or a list of right ones.", "NAME"
+    )
     choices: tuple[str, ...] = option(
         (),
         "The column with the options, or one column for each option: A,B,C,D. Default: choices, where it is there.",
@@ -85,5 +99,7 @@ class QaOptions(QuestionOptions):
         listed=True,
     )
     id: str | None = option(
-        None, "The column with the question's name. Default: id, key, question_id or unique_id.", "NAME"
+        None,
+        "The column with the question's name. Default: id, key, question_id or unique_id.",
+        "NAME",
     )

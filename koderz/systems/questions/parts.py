@@ -19,7 +19,9 @@ class QuestionsPart(Part):
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
         """The plan's record of it: `scorer`, `rule`, `few_shot`, and what `file` the questions are from."""
         found = plan.details.get("suite") or {}
-        return {name: found[name] for name in ("scorer", "rule", "few_shot", "file") if name in found}
+        return {
+            name: found[name] for name in ("scorer", "rule", "few_shot", "file") if name in found
+        }
 
 
 class IfEvalPart(Part):
@@ -27,7 +29,9 @@ class IfEvalPart(Part):
 
     def of_arm(self, plan: Plan, arm: str, results: Sequence[Result]) -> Mapping[str, Any]:  # noqa: ARG002
         """`prompt_strict`, `prompt_loose`, `instruction_strict` and `instruction_loose`, as fractions."""
-        known = [(each, found) for each in results if "instructions" in (found := each.metrics or {})]
+        known = [
+            (each, found) for each in results if "instructions" in (found := each.metrics or {})
+        ]
         count = _sum(found["instructions"] for _, found in known)
         if not count:
             return {}

@@ -17,9 +17,22 @@ from koderz.suites.scorers import decimal_in, gold_number
 from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.questions.ifeval import Followed, instructions_in, require_libraries
 from koderz.systems.questions.judging import Factual
-from koderz.systems.questions.official import AimeNumber, DropSpan, GpqaLetter, MmluLetter, MmluProLetter
+from koderz.systems.questions.official import (
+    AimeNumber,
+    DropSpan,
+    GpqaLetter,
+    MmluLetter,
+    MmluProLetter,
+)
 from koderz.systems.questions.options import QuestionOptions
-from koderz.systems.questions.question import Question, checked, id_of, rows_in, shown_columns, text_in
+from koderz.systems.questions.question import (
+    Question,
+    checked,
+    id_of,
+    rows_in,
+    shown_columns,
+    text_in,
+)
 from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, ScoringRule, boxed
 from koderz.systems.questions.suite import QuestionSuite, chosen_rule, unpacked_source
 from koderz.types import PRIVACY
@@ -53,7 +66,11 @@ class PublishedSuite(QuestionSuite):
                 f"--dataset FILE, or once for all: koderz suites add {cls.name} FILE"
             )
         questions = cls.questions_in(dataset, options)
-        rule = chosen_rule(options, questions, options.scorer) if options.scorer else cls.official(options)
+        rule = (
+            chosen_rule(options, questions, options.scorer)
+            if options.scorer
+            else cls.official(options)
+        )
         if not options.scorer and (options.pattern or options.rubric):
             chosen_rule(options, questions, "")  # which says what they are for
         return cls(str(dataset), questions, rule, options, source.seed)
@@ -66,7 +83,12 @@ class PublishedSuite(QuestionSuite):
             for number, row in enumerate(rows_in(path)):
                 question = cls.question(row, id_of(row, cls.name, number), options.data_seed)
                 cluster = row.cluster_by(options.cluster_column)
-                yield row, replace(question, cluster=cluster) if cluster or options.cluster_column else question
+                yield (
+                    row,
+                    replace(question, cluster=cluster)
+                    if cluster or options.cluster_column
+                    else question,
+                )
 
         return checked(read(), path)
 
@@ -112,7 +134,9 @@ class Gsm8k(PublishedSuite):
         answer = row.text("answer")
         gold = gold_number(answer)
         _require_number(row, "answer", gold)
-        return Question(name, row.text("question"), (gold,), columns=shown_columns(row), worked=answer)
+        return Question(
+            name, row.text("question"), (gold,), columns=shown_columns(row), worked=answer
+        )
 
 
 class Math(PublishedSuite):
@@ -138,9 +162,18 @@ class Math(PublishedSuite):
         answer = row.fields.get("answer")
         gold = text_in(row, "answer") if answer is not None else boxed(solution)
         if gold is None:
-            raise row.error(r"the field 'solution' has no \boxed{…}, and there is no field 'answer'")
+            raise row.error(
+                r"the field 'solution' has no \boxed{…}, and there is no field 'answer'"
+            )
         group = row.text("subject", row.text("type", ""))
-        return Question(name, row.text("problem"), (gold,), columns=shown_columns(row), group=group, worked=solution)
+        return Question(
+            name,
+            row.text("problem"),
+            (gold,),
+            columns=shown_columns(row),
+            group=group,
+            worked=solution,
+        )
 
 
 class Aime(PublishedSuite):
@@ -158,7 +191,8 @@ class Aime(PublishedSuite):
     def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The whole number in the last box, else the last one."""
         return AimeNumber(
-            "aime", "the whole number in the last box, else the reply's last whole number; compared as numbers"
+            "aime",
+            "the whole number in the last box, else the reply's last whole number; compared as numbers",
         )
 
     @classmethod
@@ -167,7 +201,9 @@ class Aime(PublishedSuite):
         field = _first(row, "Answer", "answer")
         answer = text_in(row, field).strip()
         if not re.fullmatch(r"0*[0-9]{1,3}", answer):
-            raise row.error(f"the field {field!r} has to be a whole number from 0 to 999, not {answer!r:.80}")
+            raise row.error(
+                f"the field {field!r} has to be a whole number from 0 to 999, not {answer!r:.80}"
+            )
         text = row.text(_first(row, "Problem", "question", "problem"))
         worked = row.text(_first(row, "Solution", "solution"), "")
         return Question(name, text, (answer,), columns=shown_columns(row), worked=worked)
@@ -245,13 +281,21 @@ class MmluPro(PublishedSuite):
     @classmethod
     def question(cls, row: Row, name: str, seed: int) -> Question:  # noqa: ARG003
         """A row of question, options, answer, answer_index, category and cot_content."""
-        options = dict(zip(LETTERS[:10], (each for each in row.texts("options") if each != "N/A"), strict=False))
+        options = dict(
+            zip(
+                LETTERS[:10], (each for each in row.texts("options") if each != "N/A"), strict=False
+            )
+        )
         gold = row.text("answer")
         if gold not in options:
-            raise row.error(f"the field 'answer' has to be one of {', '.join(options)}, not {gold!r:.80}")
+            raise row.error(
+                f"the field 'answer' has to be one of {', '.join(options)}, not {gold!r:.80}"
+            )
         worked = re.sub(r"^A:\s*", "", row.text("cot_content", "").strip())
         columns, group = shown_columns(row), row.text("category")
-        return Question(name, row.text("question"), (gold,), options, columns, group=group, worked=worked)
+        return Question(
+            name, row.text("question"), (gold,), options, columns, group=group, worked=worked
+        )
 
 
 _PRIVATE = b"GPQA's authors ask that its questions stay out of public pages"
@@ -283,7 +327,8 @@ class Gpqa(PublishedSuite):
     def question(cls, row: Row, name: str, seed: int) -> Question:
         """A row of Question, Correct Answer and three Incorrect Answers, in an order by the row and the seed."""
         right, *wrong = (
-            row.text(each).strip() for each in ("Correct Answer", *(f"Incorrect Answer {n}" for n in (1, 2, 3)))
+            row.text(each).strip()
+            for each in ("Correct Answer", *(f"Incorrect Answer {n}" for n in (1, 2, 3)))
         )
         if right in wrong:
             raise row.error("an incorrect answer is the same as the correct one")
@@ -291,7 +336,13 @@ class Gpqa(PublishedSuite):
         texts = sorted([right, *wrong])
         random.Random(f"{seed} {text} {texts}").shuffle(texts)  # noqa: S311 repeatable on purpose
         options = dict(zip(LETTERS, texts, strict=False))
-        return Question(name, text, (LETTERS[texts.index(right)],), options, group=row.text("High-level domain", ""))
+        return Question(
+            name,
+            text,
+            (LETTERS[texts.index(right)],),
+            options,
+            group=row.text("High-level domain", ""),
+        )
 
     def shown_answer(self, answer: str) -> str:
         """The letter; of anything else only that it is private."""
@@ -399,7 +450,9 @@ class SimpleQa(PublishedSuite):
     @classmethod
     def question(cls, row: Row, name: str, seed: int) -> Question:  # noqa: ARG003
         """A row of problem, answer and metadata."""
-        return Question(name, row.text("problem"), (text_in(row, "answer"),), columns=shown_columns(row))
+        return Question(
+            name, row.text("problem"), (text_in(row, "answer"),), columns=shown_columns(row)
+        )
 
 
 class Drop(PublishedSuite):
@@ -450,7 +503,9 @@ def _require_number(row: Row, name: str, text: str) -> None:
     try:
         decimal_in(text)
     except ValueError:
-        raise row.error(f"the field {name!r} has to end in a number behind ####, not {text!r:.80}") from None
+        raise row.error(
+            f"the field {name!r} has to end in a number behind ####, not {text!r:.80}"
+        ) from None
 
 
 SETS: Sequence[type[PublishedSuite]] = (

@@ -64,7 +64,10 @@ class Question:
     @property
     def content(self) -> str:
         """The question's text with its options in no order, by which equal questions are found."""
-        return "\n".join(" ".join(each.casefold().split()) for each in (self.text, *sorted(self.options.values())))
+        return "\n".join(
+            " ".join(each.casefold().split())
+            for each in (self.text, *sorted(self.options.values()))
+        )
 
 
 def rows_in(path: Path) -> Iterator[Row]:
@@ -95,7 +98,9 @@ def _remedy(row: Row, name: str, flag: str) -> str:
     if not flag or name in row.fields:
         return misspelt(name, row.fields.keys())
     names = [*row.fields][:_SHOWN]
-    usual = next((each for each in names if each.strip().casefold() in _USUAL.get(flag, (name,))), "NAME")
+    usual = next(
+        (each for each in names if each.strip().casefold() in _USUAL.get(flag, (name,))), "NAME"
+    )
     return f"; there are {', '.join(names)}: name the one that is meant with {flag} {quote(usual)}"
 
 
@@ -129,7 +134,9 @@ def checked(questions: Iterable[tuple[Row, Question]], source: Path) -> tuple[Qu
     found: dict[str, Question] = {}
     for row, question in questions:
         if question.id in found:
-            raise row.error(f"two rows have the id {question.id!r:.80}; name another column with --id")
+            raise row.error(
+                f"two rows have the id {question.id!r:.80}; name another column with --id"
+            )
         if not question.text.strip():
             raise row.error("the question is empty")
         if len(question.text) > _MOST_CHARACTERS:
@@ -163,14 +170,23 @@ class Examples:
     """Worked examples, the same for all questions of a group except for a question's own equals."""
 
     def __init__(
-        self, count: int, pool: Sequence[Question], source: str, *, user: Writing, reply: Writing, seed: int | None
+        self,
+        count: int,
+        pool: Sequence[Question],
+        source: str,
+        *,
+        user: Writing,
+        reply: Writing,
+        seed: int | None,
     ) -> None:
         """`source`: where the pool is from; `seed`: None if the first of each group are taken."""
         self.count, self._source, self._is_drawn = count, source, seed is not None
         self._user, self._reply = user, reply
         self._pool = [*pool] if count else []
         if seed is not None:
-            self._pool.sort(key=lambda each: hashlib.sha256(each.content.encode("utf-8", "replace")).digest())
+            self._pool.sort(
+                key=lambda each: hashlib.sha256(each.content.encode("utf-8", "replace")).digest()
+            )
             random.Random(f"{seed} examples").shuffle(self._pool)  # noqa: S311 repeatable on purpose
         self._groups: dict[str, list[Question]] = {}
         for each in self._pool:
@@ -193,7 +209,10 @@ class Examples:
 
     def messages(self, question: Question) -> tuple[Message, ...]:
         """The examples of a question as messages of user and assistant."""
-        pairs = ((("user", self._user(each)), ("assistant", self._reply(each))) for each in self.before(question))
+        pairs = (
+            (("user", self._user(each)), ("assistant", self._reply(each)))
+            for each in self.before(question)
+        )
         return tuple({"role": role, "content": text} for role, text in chain.from_iterable(pairs))
 
     @property
@@ -207,7 +226,8 @@ class Examples:
             "source": self._source,
             "chosen": "drawn by --seed" if self._is_drawn else "the first",
             "examples": {
-                group: [each.id for each in islice(self._in_order(group), self.count)] for group in self._groups
+                group: [each.id for each in islice(self._in_order(group), self.count)]
+                for group in self._groups
             },
             "digest": hashlib.sha256(texts.encode("utf-8", "replace")).hexdigest()[:16],
         }
@@ -226,7 +246,9 @@ _WRONG = "I am quite sure of it: 1."
 class SimulatedAnswers:
     """Replies to questions by what they were asked with, right with a fixed chance."""
 
-    def __init__(self, asked: Mapping[str, Question], demonstrated: Callable[[Question], str]) -> None:
+    def __init__(
+        self, asked: Mapping[str, Question], demonstrated: Callable[[Question], str]
+    ) -> None:
         """`asked`: the questions by the last message that asks them."""
         self._asked, self._demonstrated = asked, demonstrated
 
@@ -235,7 +257,9 @@ class SimulatedAnswers:
         if mark := _MARK.search(text_of(messages[0])):
             return _judgement(text_of(messages[0]), text_of(messages[-1]), mark[1])
         asked = text_of(messages[-1])
-        seed = hashlib.sha256(f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")).hexdigest()
+        seed = hashlib.sha256(
+            f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")
+        ).hexdigest()
         draw = random.Random(seed)  # noqa: S311 repeatable on purpose
         question, chance = self._asked.get(asked), draw.random()
         if question is None or chance > 1 - _UNREAD:
@@ -252,7 +276,9 @@ def _judgement(system: str, shown: str, mark: str) -> str:
     texts: dict[str, str] = dict(parts)
     right = texts.get("Right answer") or texts.get("Right answers", "")
     reply = squad_normalised(texts.get("Reply", ""))
-    is_right = any(squad_normalised(each) in reply for each in right.splitlines() if squad_normalised(each))
+    is_right = any(
+        squad_normalised(each) in reply for each in right.splitlines() if squad_normalised(each)
+    )
     if "the letter A, B or C" not in system:
         return json.dumps({"mark": mark, "reason": "simulated", "score": float(is_right)})
     if is_right:

@@ -37,7 +37,9 @@ def boxed(text: str) -> str | None:
         if inner.startswith("{"):
             return _braced(inner, 0)
         # Without a space the command would have another name, such as `\boxedminipage`.
-        return _END_OF_FORMULA.split(inner, maxsplit=1)[0].strip() or None if after != inner else None
+        return (
+            _END_OF_FORMULA.split(inner, maxsplit=1)[0].strip() or None if after != inner else None
+        )
     return None
 
 
@@ -90,7 +92,9 @@ def _with_roots(text: str) -> str:
     first, *others = text.split("\\sqrt")
     if not all(others):
         raise ValueError("a root of nothing")
-    return first + "".join(f"\\sqrt{each if each[0] == '{' else f'{{{each[0]}}}{each[1:]}'}" for each in others)
+    return first + "".join(
+        f"\\sqrt{each if each[0] == '{' else f'{{{each[0]}}}{each[1:]}'}" for each in others
+    )
 
 
 def _with_fractions(text: str) -> str:
@@ -223,7 +227,9 @@ class Includes(ReadingRule):
             after = r"(?![\d]|[.,]\d)" if target[-1:].isdigit() else ""
             if wanted and re.search(f"{before}{wanted}{after}", said):
                 return Graded(1.0, {}, answer=target)
-        return Graded(0.0, {}, f"the reply includes none of {_listed(question.targets)}", reply, "wrong")
+        return Graded(
+            0.0, {}, f"the reply includes none of {_listed(question.targets)}", reply, "wrong"
+        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,9 @@ class Pattern(ReadingRule):
             answer = found[1] if found.re.groups else found[0]
         if answer is None or not answer.strip():
             return nothing_read("the pattern finds no answer in the reply")
-        return compared(answer.strip(), any(_same(answer, target) for target in question.targets), question)
+        return compared(
+            answer.strip(), any(_same(answer, target) for target in question.targets), question
+        )
 
 
 @dataclass(frozen=True)
@@ -249,12 +257,16 @@ class Boxed(ReadingRule):
         answer = boxed(reply)
         if answer is None:
             return nothing_read("the reply has no closed box")
-        golds = [target if (inner := boxed(target)) is None else inner for target in question.targets]
+        golds = [
+            target if (inner := boxed(target)) is None else inner for target in question.targets
+        ]
         return compared(answer, any(equivalent(answer, gold) for gold in golds), question)
 
     def demonstrated(self, question: Question) -> str:
         return question.worked or (
-            question.gold if boxed(question.gold) is not None else f"The answer is $\\boxed{{{question.gold}}}$."
+            question.gold
+            if boxed(question.gold) is not None
+            else f"The answer is $\\boxed{{{question.gold}}}$."
         )
 
 
@@ -276,7 +288,8 @@ def rule_named(name: str, questions: Sequence[Question], pattern: str | None) ->
         return ByMetric(name, about, metric.format_line, is_graded=is_graded, metric=metric)
     if name == "includes":
         return Includes(
-            name, "a right answer stands in the reply, whatever the case; digits aren't part of longer numbers"
+            name,
+            "a right answer stands in the reply, whatever the case; digits aren't part of longer numbers",
         )
     return Boxed(name, MATH, "Put the final answer in \\boxed{}.")
 
@@ -303,7 +316,11 @@ _PLAIN: Mapping[str, tuple[str, Metric, bool]] = {
         True,
     ),
     "rougeL": ("F1 of the longest common subsequence of words", TextMetric("rougeL"), True),
-    "levenshtein_ratio": ("how near the whole reply is to the right answer", TextMetric("levenshtein_ratio"), True),
+    "levenshtein_ratio": (
+        "how near the whole reply is to the right answer",
+        TextMetric("levenshtein_ratio"),
+        True,
+    ),
 }
 CHOICE = (
     "the label that the reply states: alone, in the last box, after `answer is` and its like, in brackets, else the "
@@ -319,7 +336,9 @@ def _of_labels(name: str, questions: Sequence[Question]) -> ScoringRule:
 
     labels = sorted({target for question in questions for target in question.targets})
     if len(labels) > _MOST_LABELS or not labels:
-        raise KoderzError(f"--scorer {name}: there may be {_MOST_LABELS} labels, not the {len(labels)} here")
+        raise KoderzError(
+            f"--scorer {name}: there may be {_MOST_LABELS} labels, not the {len(labels)} here"
+        )
     metric = LabelMetric(Labels({label: (label,) for label in labels}, is_cased=name == "choice"))
     return ByMetric(name, CHOICE, metric.format_line, metric=metric)
 
@@ -331,7 +350,9 @@ def nothing_read(reason: str) -> Graded:
 def compared(answer: str, is_right: bool, question: Question) -> Graded:
     if is_right:
         return Graded(1.0, {}, answer=answer)
-    return Graded(0.0, {}, f"expected {_listed(question.targets)}, found {answer!r:.200}", answer, "wrong")
+    return Graded(
+        0.0, {}, f"expected {_listed(question.targets)}, found {answer!r:.200}", answer, "wrong"
+    )
 
 
 def _listed(targets: Sequence[Any]) -> str:
@@ -346,6 +367,8 @@ def _same(one: str, other: str) -> bool:
     if _flat(one) == _flat(other):
         return True
     try:
-        return decimal_in(one.strip().replace(",", "")) == decimal_in(other.strip().replace(",", ""))
+        return decimal_in(one.strip().replace(",", "")) == decimal_in(
+            other.strip().replace(",", "")
+        )
     except ValueError:
         return False

@@ -48,10 +48,15 @@ def own_questions(
         if not number:
             wanted = {"input": options.input} | ({"target": options.target} if needs_target else {})
             lacking = [option for option, name in wanted.items() if row.value(name) is None]
-            meant = {option: next((name for name in _USUAL[option] if name in row.fields), "") for option in lacking}
+            meant = {
+                option: next((name for name in _USUAL[option] if name in row.fields), "")
+                for option in lacking
+            }
             if any(meant.values()):
                 flags = " ".join(f"--{option} {name or 'COLUMN'}" for option, name in meant.items())
-                raise row.error(f"the field {wanted[lacking[0]]!r} is missing; to read others: {flags}")
+                raise row.error(
+                    f"the field {wanted[lacking[0]]!r} is missing; to read others: {flags}"
+                )
         choices = _choices(row, options)
         yield (
             row,
@@ -90,7 +95,9 @@ def _choices(row: Row, options: QaOptions) -> Mapping[str, str]:
         return {}
     found = _table(row, name, _parsed(value))
     if len(found) < 2 or not all(label.strip() for label in found):
-        raise row.error(f"the field {name!r} has to be a list of options, or a table of label and text")
+        raise row.error(
+            f"the field {name!r} has to be a list of options, or a table of label and text"
+        )
     return found
 
 
@@ -105,10 +112,16 @@ def _parsed(value: Any) -> Any:
 
 
 def _table(row: Row, name: str, value: Any) -> dict[str, str]:
-    if isinstance(value, Mapping) and isinstance(value.get("label"), list) and isinstance(value.get("text"), list):
+    if (
+        isinstance(value, Mapping)
+        and isinstance(value.get("label"), list)
+        and isinstance(value.get("text"), list)
+    ):
         pairs = [*zip(value["label"], value["text"], strict=False)]
         if len(value["label"]) != len(value["text"]):
-            raise row.error(f"the field {name!r} has {len(value['label'])} labels, but {len(value['text'])} texts")
+            raise row.error(
+                f"the field {name!r} has {len(value['label'])} labels, but {len(value['text'])} texts"
+            )
     elif isinstance(value, Mapping):
         pairs = [*value.items()]
     elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
@@ -123,7 +136,9 @@ def _table(row: Row, name: str, value: Any) -> dict[str, str]:
     return found
 
 
-def _targets(row: Row, name: str, choices: Mapping[str, str], *, needs_target: bool) -> tuple[str, ...]:
+def _targets(
+    row: Row, name: str, choices: Mapping[str, str], *, needs_target: bool
+) -> tuple[str, ...]:
     value = row.value(name)
     if value is None and not needs_target:
         return ()
@@ -150,7 +165,9 @@ def _label(row: Row, name: str, value: Any, choices: Mapping[str, str]) -> str:
         return meant.pop()
     if meant:
         raise row.error(f"the field {name!r} may mean {' or '.join(sorted(meant))}; name the label")
-    raise row.error(f"the field {name!r} has to be one of {', '.join(labels)} or an option's text, not {text!r:.80}")
+    raise row.error(
+        f"the field {name!r} has to be one of {', '.join(labels)} or an option's text, not {text!r:.80}"
+    )
 
 
 _Options = TypeVar("_Options", bound=QuestionOptions)
@@ -190,7 +207,9 @@ def unpacked_source(source: SuiteSource, options: _Options) -> tuple[Path | None
 
 def _named(dataset: Path, options: QuestionOptions) -> Iterator[tuple[str, Path]]:
     yield "dataset", dataset
-    for name, path in zip(_FILES, (options.few_shot_from, options.template, options.rubric), strict=True):
+    for name, path in zip(
+        _FILES, (options.few_shot_from, options.template, options.rubric), strict=True
+    ):
         if path:
             yield name, path
     if options.scorer and ":" in options.scorer:
@@ -223,7 +242,12 @@ class QuestionSuite(Suite):
     """Whether the set's rule takes the first examples of a group, where others are drawn."""
 
     def __init__(
-        self, source: str, questions: Sequence[Question], rule: ScoringRule, options: QuestionOptions, seed: int
+        self,
+        source: str,
+        questions: Sequence[Question],
+        rule: ScoringRule,
+        options: QuestionOptions,
+        seed: int,
     ) -> None:
         self.source, self.rule, self._options = source, rule, options
         self.asks_judge, self.rule_text = rule.asks_judge, rule.about
@@ -234,7 +258,9 @@ class QuestionSuite(Suite):
         }
         if isinstance(rule, OfFile) and isinstance(rule.metric, OwnMetric):
             self.own_files["--scorer"] = rule.metric.digest
-        self._template = _read_template(options.template, questions[0]) if options.template else self.template
+        self._template = (
+            _read_template(options.template, questions[0]) if options.template else self.template
+        )
         self.examples = self._examples(questions, seed)
         self.tasks = tuple(map(self._task, questions))
         found = [Measure("score", "higher", "share", two_valued=not rule.is_graded)]
@@ -243,7 +269,10 @@ class QuestionSuite(Suite):
         if isinstance(rule, Factual):
             found.append(Measure("attempted", "higher", "share", two_valued=True))
         if rule.name == "drop":
-            found += [Measure("em", "higher", "share", two_valued=True), Measure("f1", "higher", "share")]
+            found += [
+                Measure("em", "higher", "share", two_valued=True),
+                Measure("f1", "higher", "share"),
+            ]
         self.measures = tuple(found)
         self.headline = Headline("score") if rule.is_graded else None
         if isinstance(rule, Judged | Factual):
@@ -257,11 +286,17 @@ class QuestionSuite(Suite):
         """The row's system message, the worked examples, and the question."""
         return task.messages
 
-    async def judge(self, task: Task[Question], answer: Reply | str, context: JudgeContext) -> Verdict:
+    async def judge(
+        self, task: Task[Question], answer: Reply | str, context: JudgeContext
+    ) -> Verdict:
         """The verdict by the rule. Raises Fault if a judge model can't be read twice."""
-        reply, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        reply, finish = (
+            (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        )
         rule = self.rule
-        if rule.is_bounded or (len(reply) > SHORT and not rule.asks_judge and not isinstance(rule, OfFile)):
+        if rule.is_bounded or (
+            len(reply) > SHORT and not rule.asks_judge and not isinstance(rule, OfFile)
+        ):
             graded = await self._reader.grade(rule, task.payload, reply)
         else:
             graded = await rule.grade(task.payload, reply, context.ask)
@@ -275,10 +310,16 @@ class QuestionSuite(Suite):
             return Verdict("passed", score=1.0, metrics=metrics, facts=facts)
         feedback = "The answer is wrong."
         if is_unread:
-            what = "Several answers were read" if graded.cause == "ambiguous" else "No answer was read"
+            what = (
+                "Several answers were read" if graded.cause == "ambiguous" else "No answer was read"
+            )
             feedback = f"{what}. {self.rule.format_line}".strip()
-        word, cause = ("error", "length") if is_unread and finish == "length" else ("failed", graded.cause)
-        return Verdict(word, cause, feedback, graded.reason, score=graded.score, metrics=metrics, facts=facts)
+        word, cause = (
+            ("error", "length") if is_unread and finish == "length" else ("failed", graded.cause)
+        )
+        return Verdict(
+            word, cause, feedback, graded.reason, score=graded.score, metrics=metrics, facts=facts
+        )
 
     def shown_answer(self, answer: str) -> str:
         """The answer as results have it, without what is too long."""
@@ -288,7 +329,9 @@ class QuestionSuite(Suite):
     def details(self, tasks: Sequence[Task[Question]], settings: Settings) -> Mapping[str, Any]:  # noqa: ARG002
         """The rule and the worked examples. Raises KoderzError if a model is to judge and none is named."""
         if self.asks_judge and not settings.given_roles.get(JUDGE):
-            raise KoderzError(f"the scorer {self.rule.name} asks a model; name one with --role judge=MODEL")
+            raise KoderzError(
+                f"the scorer {self.rule.name} asks a model; name one with --role judge=MODEL"
+            )
         return {
             "scorer": self.rule.name,
             "rule": self.rule.about,
@@ -321,7 +364,11 @@ class QuestionSuite(Suite):
 
     def user_message(self, question: Question) -> str:
         """The user's message about a question."""
-        values = {**question.columns, "input": question.text, "choices": listed(question.options, self.option_mark)}
+        values = {
+            **question.columns,
+            "input": question.text,
+            "choices": listed(question.options, self.option_mark),
+        }
         asked = fill(self._template, values).strip()
         line = self.rule.format_line if not self._options.template else ""
         return f"{asked}\n\n{line}".strip()
@@ -330,7 +377,9 @@ class QuestionSuite(Suite):
         """A right reply, for an example. Raises KoderzError if none is known."""
         if text := self.rule.demonstrated(question).strip():
             return text
-        raise KoderzError(f"--few-shot: {question.id} has no right reply that could be shown as an example")
+        raise KoderzError(
+            f"--few-shot: {question.id} has no right reply that could be shown as an example"
+        )
 
     def pool(self, path: Path) -> tuple[Question, ...]:
         """The questions of the file that examples come from."""
@@ -347,10 +396,17 @@ class QuestionSuite(Suite):
         return Examples(count, pool, source, user=self.user_message, reply=self.worked, seed=drawn)
 
     def _task(self, question: Question) -> Task[Question]:
-        system: tuple[Message, ...] = ({"role": "system", "content": question.system},) if question.system else ()
+        system: tuple[Message, ...] = (
+            ({"role": "system", "content": question.system},) if question.system else ()
+        )
         asked: Message = {"role": "user", "content": self.user_message(question)}
         messages = (*system, *self.examples.messages(question), asked)
-        known = [repr(question.targets), repr(dict(question.options)), repr(question.instructions), self.rule.name]
+        known = [
+            repr(question.targets),
+            repr(dict(question.options)),
+            repr(question.instructions),
+            self.rule.name,
+        ]
         return Task(
             question.id,
             prompt=str(asked["content"]),
@@ -373,7 +429,12 @@ class Qa(QuestionSuite):
     options = QaOptions
 
     def __init__(
-        self, source: str, questions: Sequence[Question], rule: ScoringRule, options: QaOptions, seed: int
+        self,
+        source: str,
+        questions: Sequence[Question],
+        rule: ScoringRule,
+        options: QaOptions,
+        seed: int,
     ) -> None:
         self._columns = options
         super().__init__(source, questions, rule, options, seed)
@@ -383,8 +444,12 @@ class Qa(QuestionSuite):
         """Raises KoderzError where there is no file, or naming the line of a row that lacks a field."""
         dataset, options = unpacked_source(source, source.options or QaOptions())
         if dataset is None:
-            raise KoderzError("the suite qa needs your questions: name their file with --dataset FILE")
-        questions = checked(own_questions(dataset, options, needs_target=_needs_target(options)), dataset)
+            raise KoderzError(
+                "the suite qa needs your questions: name their file with --dataset FILE"
+            )
+        questions = checked(
+            own_questions(dataset, options, needs_target=_needs_target(options)), dataset
+        )
         usual = "choice" if all(question.options for question in questions) else "exact_match"
         rule = chosen_rule(options, questions, options.scorer or usual)
         return cls(str(dataset), questions, rule, options, source.seed)
@@ -396,12 +461,17 @@ class Qa(QuestionSuite):
 
 def _needs_target(options: QuestionOptions) -> bool:
     """Whether each row has to say what is right."""
-    return not (options.scorer and (":" in options.scorer or (options.scorer == "judge" and options.rubric)))
+    return not (
+        options.scorer and (":" in options.scorer or (options.scorer == "judge" and options.rubric))
+    )
 
 
 def chosen_rule(options: QuestionOptions, questions: Sequence[Question], name: str) -> ScoringRule:
     """The rule that `--scorer` names. Raises KoderzError if it can't score these questions, or an option has no use."""
-    for value, scorer, flag in ((options.pattern, "regex", "--pattern"), (options.rubric, "judge", "--rubric")):
+    for value, scorer, flag in (
+        (options.pattern, "regex", "--pattern"),
+        (options.rubric, "judge", "--rubric"),
+    ):
         if value and name != scorer:
             raise KoderzError(f"{flag} is that of --scorer {scorer}")
     if ":" in name:
@@ -410,10 +480,17 @@ def chosen_rule(options: QuestionOptions, questions: Sequence[Question], name: s
             raise KoderzError(f"--scorer {name}: that is no function")
         file, _, attribute = name.rpartition(":")
         about = f"the function {attribute} of {Path(file).name}, {digest_of_file(name)}"
-        return OfFile(attribute, about, is_graded=True, metric=OwnMetric(attribute, function, digest_of_file(name)))
+        return OfFile(
+            attribute,
+            about,
+            is_graded=True,
+            metric=OwnMetric(attribute, function, digest_of_file(name)),
+        )
     if name == "judge":
         rule = Judged(draws=options.judge_draws)
-        return replace(rule, rubric=_read_text("--rubric", options.rubric)) if options.rubric else rule
+        return (
+            replace(rule, rubric=_read_text("--rubric", options.rubric)) if options.rubric else rule
+        )
     return rule_named(name, questions, options.pattern)
 
 

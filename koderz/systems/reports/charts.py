@@ -59,7 +59,8 @@ class Plot:
     y_label: str
     ticks: Sequence[tuple[float, str]]
     rules: Sequence[tuple[float, str]]  # the ticks of the height, from its bottom
-    lines: Sequence[tuple[int, Sequence[Place]]]  # straight from place to place; colour 0 is a dashed one
+    # straight from place to place; colour 0 is a dashed one
+    lines: Sequence[tuple[int, Sequence[Place]]]
     marks: Sequence[Mark]
     bands: Sequence[Band]
     keys: Sequence[tuple[int, str]]  # colours with their names
@@ -74,7 +75,11 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
     scale = Scale(values)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = [
-        replace(mark, x=scale.place(value), tooltip=f"{mark.tooltip}, {amount(value, priced=priced)} a task")
+        replace(
+            mark,
+            x=scale.place(value),
+            tooltip=f"{mark.tooltip}, {amount(value, priced=priced)} a task",
+        )
         for mark, value in zip(heights, values, strict=True)
     ]
     label = "US dollars a task" if priced else "tokens a task (no model here costs money)"
@@ -102,14 +107,20 @@ def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list
     for entry in entries:
         figures, hollow = entry.figures, not entry.is_complete
         tooltip = f"{entry.name} {figures.rate:.1f}% ({figures.interval_text})"
-        marks.append(Mark(0.0, figures.rate, entry.colour, hollow, figures.success_rate_interval, tooltip))
+        marks.append(
+            Mark(0.0, figures.rate, entry.colour, hollow, figures.success_rate_interval, tooltip)
+        )
     return "passed, per cent", _PER_CENT, marks
 
 
-def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
+def _averages(
+    entries: Sequence[Entry], measure: Measure
+) -> tuple[str, list[tuple[float, str]], list[Mark]]:
     """The axis label, its ticks, and marks at the left, for averages of a measure."""
     means = [entry.figures.measures[measure.name] for entry in entries]
-    scale = Scale([limit for mean in means for limit in (mean.mean, *(mean.interval or ()))], linear=True)
+    scale = Scale(
+        [limit for mean in means for limit in (mean.mean, *(mean.interval or ()))], linear=True
+    )
     marks = [
         Mark(
             x=0.0,
@@ -144,7 +155,11 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
             for x, rate in found
         ],
         bands=[
-            Band(x - width / 2, x + width / 2, _told_at(number, [(e, e.solved_by(number)) for e in entries]))
+            Band(
+                x - width / 2,
+                x + width / 2,
+                _told_at(number, [(e, e.solved_by(number)) for e in entries]),
+            )
             for number, x in places
         ],
         keys=_keys(entries),
@@ -162,7 +177,9 @@ def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = {
-        entry: replace(mark, x=scale.place(moment.timestamp()), tooltip=f"{entry.begun}: {mark.tooltip}")
+        entry: replace(
+            mark, x=scale.place(moment.timestamp()), tooltip=f"{entry.begun}: {mark.tooltip}"
+        )
         for entry, mark, moment in zip(entries, heights, moments, strict=True)
     }
     return Plot(
@@ -185,10 +202,18 @@ def steps(drawn: Curves) -> Plot:
     """A plot of curves whose values hold until the next one, in one colour for each name."""
     points = [point for curve in drawn.curves for point in curve.points]
     across, up = (Scale([point[axis] for point in points], linear=True) for axis in (0, 1))
-    names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(curve.name for curve in drawn.curves))}
+    names = {
+        name: 1 + i % COLOURS
+        for i, name in enumerate(dict.fromkeys(curve.name for curve in drawn.curves))
+    }
     marks = {
         curve: [
-            Mark(across.place(x), up.place(y), names[curve.name], tooltip=f"{curve.label}: {y:.4g} at {x:,.4g}")
+            Mark(
+                across.place(x),
+                up.place(y),
+                names[curve.name],
+                tooltip=f"{curve.label}: {y:.4g} at {x:,.4g}",
+            )
             for x, y in curve.points
         ]
         for curve in drawn.curves
@@ -216,7 +241,11 @@ def spreads(drawn: Spreads) -> Plot:
     shown = drawn.spreads[:_MOST_SPREADS]
     scale = scale_of(drawn)
     order = dict.fromkeys((*drawn.names, *(each.name for each in shown)))
-    names = {name: 1 + i % COLOURS for i, name in enumerate(order) if any(each.name == name for each in shown)}
+    names = {
+        name: 1 + i % COLOURS
+        for i, name in enumerate(order)
+        if any(each.name == name for each in shown)
+    }
     width = 100 / len(shown)
     at = [(width * (number + 0.5), names[each.name], each) for number, each in enumerate(shown)]
     left_out = len(drawn.spreads) - len(shown)
@@ -227,13 +256,20 @@ def spreads(drawn: Spreads) -> Plot:
         rules=_ticks(scale),
         lines=[(0, [(0, scale.place(limit)), (100, scale.place(limit))]) for limit in drawn.limits],
         marks=[
-            *(Mark(x, scale.place(point), colour, hollow=True) for x, colour, each in at for point in each.points),
+            *(
+                Mark(x, scale.place(point), colour, hollow=True)
+                for x, colour, each in at
+                for point in each.points
+            ),
             *(
                 Mark(x, scale.place(each.value), colour, interval=_placed(scale, each.interval))
                 for x, colour, each in at
             ),
         ],
-        bands=[Band(x - width / 2, x + width / 2, f"{each.label}: {spread_told(each)}") for x, _, each in at],
+        bands=[
+            Band(x - width / 2, x + width / 2, f"{each.label}: {spread_told(each)}")
+            for x, _, each in at
+        ],
         keys=[(colour, name) for name, colour in names.items()],
     )
 
@@ -255,7 +291,11 @@ def _ticks(scale: Scale) -> list[tuple[float, str]]:
 def value_of(entry: Entry, *, priced: bool) -> float:
     """The mean cost of a task in US dollars, or its mean tokens."""
     figures = entry.figures
-    return figures.avg_cost if priced else (figures.tokens_in + figures.tokens_out) / figures.total_problems
+    return (
+        figures.avg_cost
+        if priced
+        else (figures.tokens_in + figures.tokens_out) / figures.total_problems
+    )
 
 
 def amount(value: float, *, priced: bool) -> str:
@@ -272,7 +312,12 @@ def _told_at(number: int, rates: Sequence[tuple[Entry, float]]) -> str:
 
 def _few(lines: Sequence[str]) -> str:
     left_out = len(lines) - _MOST_TOLD
-    return "\n".join([*lines[:_MOST_TOLD], *([f"and {left_out} more, in the table below"] if left_out > 0 else [])])
+    return "\n".join(
+        [
+            *lines[:_MOST_TOLD],
+            *([f"and {left_out} more, in the table below"] if left_out > 0 else []),
+        ]
+    )
 
 
 def _bands(marks: Sequence[Mark]) -> list[Band]:
@@ -311,5 +356,7 @@ def dates(scale: Scale, first: datetime, last: datetime) -> list[tuple[float, st
     """Ticks at the first moment, at the last, and between them: days, or times for a range below two days."""
     form = "%Y-%m-%d" if (last - first).days > 1 else "%m-%d %H:%M"
     middle = first + (last - first) / 2
-    ticks = {f"{moment:{form}}": scale.place(moment.timestamp()) for moment in (last, middle, first)}
+    ticks = {
+        f"{moment:{form}}": scale.place(moment.timestamp()) for moment in (last, middle, first)
+    }
     return [(place, label) for label, place in ticks.items()]

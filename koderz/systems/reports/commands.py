@@ -26,9 +26,12 @@ def report(
         list[str] | None,
         named_runs(metavar="[RUN…]", help="Which runs. Default: the latest ones."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to.")] = Path("report.html"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to.")
+    ] = Path("report.html"),
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Without RUN: how many of the latest. Default: 20.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Without RUN: how many of the latest. Default: 20.", min=1),
     ] = None,
     allow_simulated: Annotated[
         bool, typer.Option("--allow-simulated", help="Show simulated runs beside real ones.")
@@ -59,11 +62,15 @@ def report(
     if faults == "fail":
         found = [*map(with_faults_failed, found)]
     is_long = sum(len(run.results) for run in found) > _QUICK
-    written = write_report(found, output, progress=partial(_tell_step, output) if is_long else lambda _: None)
+    written = write_report(
+        found, output, progress=partial(_tell_step, output) if is_long else lambda _: None
+    )
     extent = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
     say(f"{written.path}: {extent}, {written.bytes / 1e6:.1f} MB")
     if written.stories < written.experiments:
-        warn(f"note: {written.stories} stories fit; each of the others names the command that prints it")
+        warn(
+            f"note: {written.stories} stories fit; each of the others names the command that prints it"
+        )
 
 
 def _tell_step(output: Path, step: str) -> None:
@@ -95,5 +102,7 @@ def _latest(results: Path, limit: int, *, mixed: bool) -> Sequence[Run]:
         kind = "real" if found[0].simulated else "simulated"
         warn(f"note: {left_out} {kind} runs are left out; to mix them in: --allow-simulated")
     if not found:
-        raise KoderzError(f"{results} holds no run with results yet; make one with: koderz benchmark 0 10")
+        raise KoderzError(
+            f"{results} holds no run with results yet; make one with: koderz benchmark 0 10"
+        )
     return found

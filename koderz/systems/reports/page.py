@@ -20,7 +20,14 @@ from koderz.analysis.runs import FAULT, HEADER, Run, breakdown_rows
 from koderz.analysis.sections import sections_of
 from koderz.errors import KoderzError, StorageError
 from koderz.systems.reports.charts import spreads, steps
-from koderz.systems.reports.panels import SHADE_NAMES, HeatMap, causes_of, decision_charts, heat_maps, panels
+from koderz.systems.reports.panels import (
+    SHADE_NAMES,
+    HeatMap,
+    causes_of,
+    decision_charts,
+    heat_maps,
+    panels,
+)
 from koderz.systems.reports.stories import budget_of, pack_stories, packed_json
 from koderz.systems.reports.versus import Comparisons, comparisons
 from koderz.systems.reports.view import Entry, View, average, headline, measured, shown_in
@@ -62,28 +69,36 @@ class Pages:
         self._view = view
         self._charts = [*decision_charts(view.runs), *panels(view.judged)]
         self._comparisons = comparisons(view.judged)
-        self._maps = heat_maps([entry for entry in shown_in("difficulty", view.judged) if entry.passed])
+        self._maps = heat_maps(
+            [entry for entry in shown_in("difficulty", view.judged) if entry.passed]
+        )
         self._added = [*sections_of(view.runs)]
 
     @property
     def flipped(self) -> set[tuple[int, str]]:
         """The entries' numbers with those of their tasks that are shown side by side with another's."""
         numbers = {entry: number for number, entry in enumerate(self._view.entries)}
-        flips = [(one, task) for one in self._comparisons.shown for task in (*one.gained, *one.lost)]
+        flips = [
+            (one, task) for one in self._comparisons.shown for task in (*one.gained, *one.lost)
+        ]
         return {(numbers[entry], task) for one, task in flips for entry in (one.a, one.b)}
 
     def render(self, chunks: Sequence[str]) -> bytes:
         """The page in UTF-8, with the stories packed in these chunks."""
         from jinja2 import Environment, FileSystemLoader
 
-        environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
+        environment = Environment(
+            loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False
+        )
         environment.globals.update(steps=steps, spreads=spreads, shapes=_SHAPES)
         environment.filters["whole"] = _whole
         script = _file("report.js")
         view = self._view
         located = sum(row.chunk is not None for row in view.rows)
         if all(run.folder is None for run in view.runs):
-            coverage = "Stories are in the journals of these runs, which weren't at hand when it was made."
+            coverage = (
+                "Stories are in the journals of these runs, which weren't at hand when it was made."
+            )
         elif located == len(view.rows):
             coverage = "Every experiment's story is in it."
         else:
@@ -93,7 +108,9 @@ class Pages:
             **self._values(),
             style=_ours(_file("report.css")),
             script=_ours(script),
-            script_hash=_ours(f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"),
+            script_hash=_ours(
+                f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+            ),
             data=_ours(packed_json(_data(self._view, self._maps, self._comparisons))),
             chunks=[_ours(chunk) for chunk in chunks],
             told=coverage,
@@ -107,15 +124,27 @@ class Pages:
         # Names of what the suites measure besides success, each entry's averages with their
         # intervals, and by which methods.
         names = (
-            {entry.measure.name for entry in newest} if len({entry.measure.name for entry in newest}) == 1 else set()
+            {entry.measure.name for entry in newest}
+            if len({entry.measure.name for entry in newest}) == 1
+            else set()
         )
         known = {name: measure for name, measure in measured(newest).items() if name not in names}
-        means = [mean for entry in newest for name, mean in entry.figures.measures.items() if name in known]
+        means = [
+            mean
+            for entry in newest
+            for name, mean in entry.figures.measures.items()
+            if name in known
+        ]
         methods = sorted({mean.interval_method for mean in means if mean.interval_method})
         rows = [
             (
                 entry,
-                [average(mean, known[name]) if (mean := entry.figures.measures.get(name)) else "–" for name in known],
+                [
+                    average(mean, known[name])
+                    if (mean := entry.figures.measures.get(name))
+                    else "–"
+                    for name in known
+                ],
             )
             for entry in newest
         ]
@@ -123,7 +152,11 @@ class Pages:
             "title": _title(view),
             "subtitle": _subtitle(view),
             "added": [
-                (name, section.title, [(type(content).__name__, content) for content in section.contents])
+                (
+                    name,
+                    section.title,
+                    [(type(content).__name__, content) for content in section.contents],
+                )
                 for name, section in self._added
             ],
             "view": view,
@@ -132,10 +165,14 @@ class Pages:
             "newest": newest,
             "has_rates": all(entry.measure is SUCCESS for entry in newest),
             "passed": _head_of_passes(newest),
-            "iterating": [e for e in shown_in("iterations", newest) if e.figures.avg_iterations is not None],
+            "iterating": [
+                e for e in shown_in("iterations", newest) if e.figures.avg_iterations is not None
+            ],
             "measures": (list(known), rows, " or ".join(methods)),
             "broken_down": [
-                (run.name, HEADER, list(breakdown_rows(run.breakdown))) for run in view.runs if run.breakdown
+                (run.name, HEADER, list(breakdown_rows(run.breakdown)))
+                for run in view.runs
+                if run.breakdown
             ],
             "comparisons": self._comparisons.shown,
             "matrices": self._comparisons.matrices,
@@ -143,7 +180,11 @@ class Pages:
             "charts": self._charts,
             "causes": causes_of(view.judged),
             "maps": self._maps,
-            "shades": [(n, name) for n, name in enumerate(SHADE_NAMES) if any(strip.paths[n] for strip in strips)],
+            "shades": [
+                (n, name)
+                for n, name in enumerate(SHADE_NAMES)
+                if any(strip.paths[n] for strip in strips)
+            ],
             "columns": [(key, name, key not in _TEXTS) for key, name in _columns(view)],
             "verdicts": sorted({row.result.verdict for row in view.rows}),
             "version": __version__,
@@ -188,19 +229,39 @@ def _notes(view: View) -> list[str]:
     if more := len(partial) - len(told):
         told.append(f"{more} more {'run is' if more == 1 else 'runs are'} not complete.")
     if partial and len(view.runs) > 1:
-        told.append("The headline has each model's newest complete run, or its newest where none is complete.")
+        told.append(
+            "The headline has each model's newest complete run, or its newest where none is complete."
+        )
     notes = [" ".join(told)] if told else []
-    if marked := [entry.title for entry in view.entries if entry.simulated and not entry.run.simulated]:
-        notes.append(f"Simulated arms, {', '.join(marked)}: their figures say nothing about any real model.")
+    if marked := [
+        entry.title for entry in view.entries if entry.simulated and not entry.run.simulated
+    ]:
+        notes.append(
+            f"Simulated arms, {', '.join(marked)}: their figures say nothing about any real model."
+        )
     if names := sorted({run.generated for run in view.runs} - {""}):
-        notes.append(f"Generated data, {', '.join(names)}: these figures don't belong beside published ones.")
+        notes.append(
+            f"Generated data, {', '.join(names)}: these figures don't belong beside published ones."
+        )
     if names := sorted({name for run in view.runs for name in run.rewarded_in}):
-        notes.append(f"Rewarded tasks: models were rewarded on tasks of these runs in {', '.join(names)}.")
-    notes += (f"{told}." for told in told_ends(sum((Counter(run.unknown_ends) for run in view.runs), Counter())))
-    notes += dict.fromkeys(f"{note}." for run in view.runs for note in (*run.notes, *run.judge.get("caveats", ())))
+        notes.append(
+            f"Rewarded tasks: models were rewarded on tasks of these runs in {', '.join(names)}."
+        )
+    notes += (
+        f"{told}."
+        for told in told_ends(sum((Counter(run.unknown_ends) for run in view.runs), Counter()))
+    )
+    notes += dict.fromkeys(
+        f"{note}." for run in view.runs for note in (*run.notes, *run.judge.get("caveats", ()))
+    )
     if failed := sum(result.verdict == FAULT for run in view.runs for result in run.results):
-        notes.append(f"Faults as failures: {failed} of the results are faults, which usually count neither way.")
-    reused = ((each.title, told_reuse(each.figures.reused_calls, each.figures.saved_cost)) for each in view.judged)
+        notes.append(
+            f"Faults as failures: {failed} of the results are faults, which usually count neither way."
+        )
+    reused = (
+        (each.title, told_reuse(each.figures.reused_calls, each.figures.saved_cost))
+        for each in view.judged
+    )
     notes += [f"{title}: {told}." for title, told in reused if told]
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("What some calls cost is unknown, so that costs are too low.")
@@ -212,7 +273,9 @@ def _notes(view: View) -> list[str]:
 def _cards(view: View) -> list[Entry]:
     """The headline entries with values of their own measure, the best of each measure first."""
     chosen = headline(view.judged)
-    return sorted([e for e in chosen if e.is_summed_up] or chosen, key=lambda e: e.rank)[:_MOST_CARDS]
+    return sorted([e for e in chosen if e.is_summed_up] or chosen, key=lambda e: e.rank)[
+        :_MOST_CARDS
+    ]
 
 
 def _head_of_passes(entries: Sequence[Entry]) -> str:
@@ -255,7 +318,11 @@ def _whole(text: str) -> Any:
     from markupsafe import escape
 
     parts = _WHOLE.split(text)
-    return _ours("".join(f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)))
+    return _ours(
+        "".join(
+            f'<span class="id">{p}</span>' if n % 2 else str(escape(p)) for n, p in enumerate(parts)
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +345,9 @@ def write_report(
     """
     view = View.of(runs)
     if not view.rows:
-        raise KoderzError(f"nothing to report: no experiment of {runs[0].name if runs else 'any run'} has ended yet")
+        raise KoderzError(
+            f"nothing to report: no experiment of {runs[0].name if runs else 'any run'} has ended yet"
+        )
     progress(f"comparing {len(view.entries)} arm{'s' * (len(view.entries) != 1)}")
     pages = Pages(view)
     without = len(pages.render(()))
@@ -288,4 +357,6 @@ def write_report(
         write_whole(output, [page])
     except OSError as error:
         raise StorageError(f"{output} can't be written ({error.strerror})") from None
-    return WrittenReport(output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows))
+    return WrittenReport(
+        output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows)
+    )

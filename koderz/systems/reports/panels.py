@@ -58,12 +58,18 @@ def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
 def _against_cost(name: str, chosen: Sequence[Entry], measure: Measure) -> Chart:
     priced = any(entry.figures.avg_cost for entry in chosen)
     success = measure is SUCCESS
-    heads = ["Model", "Cost a task" if priced else "Tokens a task", "Passed" if success else measure.name]
+    heads = [
+        "Model",
+        "Cost a task" if priced else "Tokens a task",
+        "Passed" if success else measure.name,
+    ]
     rows = [
         [
             e.title,
             amount(value_of(e, priced=priced), priced=priced),
-            f"{e.figures.rate:.1f}%" if success else average(e.figures.measures[measure.name], measure),
+            f"{e.figures.rate:.1f}%"
+            if success
+            else average(e.figures.measures[measure.name], measure),
             *([e.cost_a_pass] if success and priced else []),
         ]
         for e in chosen
@@ -156,15 +162,21 @@ def heat_maps(entries: Sequence[Entry]) -> list[HeatMap]:
 
 
 def _heat_map(suite: str, entries: Sequence[Entry]) -> HeatMap:
-    rates = [{task: fmean(passes) for task, passes in entry.values(SUCCESS).items()} for entry in entries]
+    rates = [
+        {task: fmean(passes) for task, passes in entry.values(SUCCESS).items()} for entry in entries
+    ]
     passed: dict[str, list[float]] = defaultdict(list)
     for of_entry in rates:
         for task, rate in of_entry.items():
             passed[task].append(rate)
     mean = {task: 100 * sum(found) / len(found) for task, found in passed.items()}
     tasks = sorted(mean, key=lambda task: (mean[task], _natural(task)))
-    strips = [_strip(entry, of_entry, tasks) for entry, of_entry in zip(entries, rates, strict=True)]
-    return HeatMap(suite, tasks, [(task, mean[task]) for task in tasks[:10] if mean[task] < 100], strips)
+    strips = [
+        _strip(entry, of_entry, tasks) for entry, of_entry in zip(entries, rates, strict=True)
+    ]
+    return HeatMap(
+        suite, tasks, [(task, mean[task]) for task in tasks[:10] if mean[task] < 100], strips
+    )
 
 
 def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> Strip:
@@ -177,7 +189,9 @@ def _strip(entry: Entry, rates: Mapping[str, float], tasks: Sequence[str]) -> St
         begun += width
     always = sum(rate == 1 for rate in rates.values())
     never = sum(rate == 0 for rate in rates.values())
-    return Strip(entry, paths, f"{entry.title}: of {len(rates)} tasks {always} always passed, {never} never")
+    return Strip(
+        entry, paths, f"{entry.title}: of {len(rates)} tasks {always} always passed, {never} never"
+    )
 
 
 def _shade(rate: float) -> int:
@@ -201,12 +215,21 @@ Point = tuple[int, float, float, float]
 
 def decision_charts(runs: Sequence[Run]) -> Iterator[Chart]:
     """Two charts of each of the newest decisions: the interval along the tasks, and the evidence for a claim."""
-    found = [(run, decision) for run in runs for decision in each_of(run.decision) if decision.get("path")]
+    found = [
+        (run, decision)
+        for run in runs
+        for decision in each_of(run.decision)
+        if decision.get("path")
+    ]
     for number, (run, decision) in enumerate(found[-_MOST_DECISIONS:]):
         a, b, told = decision["a"], decision["b"], sentence(decision, named=True)
         title = f"{b} less {a}" + (f", {run.name}" if len(runs) > 1 else "")
         points = _thinned(
-            [(int(tasks), float(e), float(low), float(high)) for tasks, e, low, high in decision["path"]], _MOST_POINTS
+            [
+                (int(tasks), float(e), float(low), float(high))
+                for tasks, e, low, high in decision["path"]
+            ],
+            _MOST_POINTS,
         )
         heads, rows = _table(points, _unit(decision))
         # the path is that of judged pairs, and the sentence allows for those left out
@@ -215,18 +238,37 @@ def decision_charts(runs: Sequence[Run]) -> Iterator[Chart]:
             decision.get("interval_bounds")
         )
         yield Chart(
-            f"decision-{number}", f"Decision: {title}", about + judged, _interval_plot(points, decision), heads, rows
+            f"decision-{number}",
+            f"Decision: {title}",
+            about + judged,
+            _interval_plot(points, decision),
+            heads,
+            rows,
         )
         limit = 1 / decision["alpha"]
         up = Scale([limit, *(max(point[1], 1e-9) for point in points)])
         lines = [[(point[0], max(point[1], 1e-9)) for point in points]]
         across = _across(points)
-        mark = Mark(across.place(points[-1][0]), up.place(lines[0][-1][1]), _COLOUR, tooltip=f"{points[-1][1]:.3g}")
+        mark = Mark(
+            across.place(points[-1][0]),
+            up.place(lines[0][-1][1]),
+            _COLOUR,
+            tooltip=f"{points[-1][1]:.3g}",
+        )
         yield Chart(
             f"evidence-{number}",
             f"Evidence: {title}",
             f"The e-value against no difference; from {limit:g} on, the dashed line, a difference is shown.{judged}",
-            _plot(points, across, up, lines, [limit], [mark], "e-value, logarithmic scale", "the evidence"),
+            _plot(
+                points,
+                across,
+                up,
+                lines,
+                [limit],
+                [mark],
+                "e-value, logarithmic scale",
+                "the evidence",
+            ),
             heads,
             rows,
         )
@@ -244,7 +286,8 @@ def _unit(decision: Mapping[str, Any]) -> str:
 
 def _table(points: Sequence[Point], unit: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     rows = [
-        [str(tasks), f"{e:.3g}", f"{low:+.1f} to {high:+.1f}"] for tasks, e, low, high in _thinned(points, _MOST_ROWS)
+        [str(tasks), f"{e:.3g}", f"{low:+.1f} to {high:+.1f}"]
+        for tasks, e, low, high in _thinned(points, _MOST_ROWS)
     ]
     return ["Tasks", "E-value", f"Interval, {unit}"], rows
 
@@ -264,7 +307,16 @@ def _interval_plot(points: Sequence[Point], decision: Mapping[str, Any]) -> Plot
         tooltip=f"{decision['outcome']} after {last[0]} tasks",
     )
     label = f"difference, {_unit(decision)}"
-    return _plot(points, across, up, lines, levels, [mark], label, "the ends of its interval, and where it stopped")
+    return _plot(
+        points,
+        across,
+        up,
+        lines,
+        levels,
+        [mark],
+        label,
+        "the ends of its interval, and where it stopped",
+    )
 
 
 def _across(points: Sequence[Point]) -> Scale:
@@ -289,7 +341,10 @@ def _plot(
         rules=[(up.place(tick), f"{tick:,.4g}") for tick in up.ticks()],
         lines=[
             *((0, [(0.0, up.place(level)), (100.0, up.place(level))]) for level in levels),
-            *((_COLOUR, [(across.place(tasks), up.place(value)) for tasks, value in line]) for line in lines),
+            *(
+                (_COLOUR, [(across.place(tasks), up.place(value)) for tasks, value in line])
+                for line in lines
+            ),
         ],
         marks=marks,
         bands=[*_bands(points, across)],

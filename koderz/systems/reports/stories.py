@@ -75,7 +75,13 @@ def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] =
 
 def _urgency(row: Row, flipped: Collection[tuple[int, str]]) -> tuple[bool, bool, str, int, int]:
     task = row.result.problem_id
-    return (row.entry, task) not in flipped, row.result.verdict == "passed", task, row.entry, row.result.sample
+    return (
+        (row.entry, task) not in flipped,
+        row.result.verdict == "passed",
+        task,
+        row.entry,
+        row.result.sample,
+    )
 
 
 def packed_json(value: object) -> str:
@@ -109,7 +115,11 @@ def _blocks(story: Story) -> Iterator[Block]:
         heading, *grades = told_grades(story.grades)
         yield "said", heading, "\n".join(grades)
     if isinstance(story.outcome, Fault):
-        yield "verdict-fault", "Fault", "\n".join((story.outcome.reason, told_frames(story.outcome.frames))).rstrip()
+        yield (
+            "verdict-fault",
+            "Fault",
+            "\n".join((story.outcome.reason, told_frames(story.outcome.frames))).rstrip(),
+        )
     elif story.outcome.note:
         yield "said", "Note", story.outcome.note
 
@@ -122,12 +132,18 @@ def _step(step: StoryStep) -> Iterator[Block]:
             yield "said", "Reasoning", str(call.reasoning)
         tokens = f"{call.tokens_in} + {call.tokens_out} tokens{thought_of(call.tokens_reasoning)}"
         figures = f"{tokens}, {call.latency:.1f} s, ${call.cost:.4f}"
-        heading = f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})"
+        heading = (
+            f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})"
+        )
         yield "reply", heading, told_reply(call)
     yield from (("said", *told_tool(tool)) for tool in step.tools)
     if attempt := step.attempt:
         if step.diff:
-            yield "diff", f"Program of attempt {attempt.number}, against the one before", "\n".join(step.diff)
+            yield (
+                "diff",
+                f"Program of attempt {attempt.number}, against the one before",
+                "\n".join(step.diff),
+            )
         elif isinstance(attempt.program, str):
             yield "code", f"Program of attempt {attempt.number}", attempt.program
         cause = f" ({attempt.cause})" if attempt.cause else ""

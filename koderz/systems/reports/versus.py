@@ -74,19 +74,33 @@ def comparisons(entries: Sequence[Entry]) -> Comparisons:
 
     found = zip(pairs, corrected([between(a, b) for a, b in pairs]), strict=True)
     every = [*found]
-    sections = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in every if one.p_value is not None]
+    sections = [
+        _versus(a, b, one, several=len(pairs) > 1)
+        for (a, b), one in every
+        if one.p_value is not None
+    ]
     clearest = sorted(sections, key=lambda one: one.p)[:_MOST]
     full = [one for one in sections if one in clearest]
-    return Comparisons(full, [*_matrices(entries, sections, full)], _note(entries, sections, [one for _, one in every]))
+    return Comparisons(
+        full,
+        [*_matrices(entries, sections, full)],
+        _note(entries, sections, [one for _, one in every]),
+    )
 
 
 def _note(entries: Sequence[Entry], told: Sequence[Versus], every: Sequence[Comparison]) -> str:
-    silent = [one for one in every if one.p_value is None and one.is_at_any_stop and one.difference is not None]
+    silent = [
+        one
+        for one in every
+        if one.p_value is None and one.is_at_any_stop and one.difference is not None
+    ]
     if not told and not silent:
         return ""
     note = "Paired by task where the runs share tasks. A difference counts as shown where p is below 0.05"
     if len(told) > 1:
-        note += f", corrected for all {len(told)} comparisons (Holm), as the intervals are (Bonferroni)"
+        note += (
+            f", corrected for all {len(told)} comparisons (Holm), as the intervals are (Bonferroni)"
+        )
     if len(told) > _MOST:
         note += f". The {_MOST} with the smallest p are told in full"
     for chosen in _by_suite(entries):
@@ -94,7 +108,8 @@ def _note(entries: Sequence[Entry], told: Sequence[Versus], every: Sequence[Comp
             note += f". {chosen[0].run.suite}: of {len(chosen)} arms the newest {_MOST_ARMS} are compared"
     if any(one.is_at_any_stop for one in every):
         note += (
-            ". Runs that stop once they are decided are compared along their order of tasks, by what holds at any stop"
+            ". Runs that stop once they are decided "
+            "are compared along their order of tasks, by what holds at any stop"
         )
     for method, count in Counter(one.method.removeprefix("none: ") for one in silent).items():
         note += f". No claim in {count} of the comparisons: {method}"
@@ -109,7 +124,9 @@ def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     suites = [chosen[-_MOST_ARMS:] for chosen in _by_suite(entries)]
     every = [pair for chosen in suites for pair in combinations(chosen, 2)]
     yield from ((a, b) for a, b in every if a.run is b.run)
-    before = [(earlier, later) for series in by_series(entries) for earlier, later in pairwise(series)]
+    before = [
+        (earlier, later) for series in by_series(entries) for earlier, later in pairwise(series)
+    ]
     newest = {entry for chosen in suites for entry in chosen}
     yield from ((a, b) for a, b in before if b in newest)
     yield from ((a, b) for a, b in every if a.run is not b.run)
@@ -131,7 +148,9 @@ def _by_suite(entries: Sequence[Entry]) -> list[list[Entry]]:
     return list(found.values())
 
 
-def _matrices(entries: Sequence[Entry], told: Sequence[Versus], full: Sequence[Versus]) -> Iterator[Matrix]:
+def _matrices(
+    entries: Sequence[Entry], told: Sequence[Versus], full: Sequence[Versus]
+) -> Iterator[Matrix]:
     places = {(one.a, one.b): place for place, one in enumerate(full)}
     numbers = {(one.a, one.b): (one, places.get((one.a, one.b))) for one in told}
     for chosen in _by_suite(entries):
@@ -175,21 +194,29 @@ def _evidence(one: Comparison, *, several: bool) -> Iterator[str]:
         yield f"No interval: {one.interval_holm_method.partition(': ')[2]}"
     if one.paired:
         others = one.a_compared.other_tasks, one.b_compared.other_tasks
-        left_out = f" (left out: {others[0]} others of the first, {others[1]} of the second)" if any(others) else ""
+        left_out = (
+            f" (left out: {others[0]} others of the first, {others[1]} of the second)"
+            if any(others)
+            else ""
+        )
         yield (
             f"Of {one.pairs} tasks{left_out} the second does better at {one.b_only}, the first at {one.a_only}; "
             f"{one.both} are passed by both, {one.neither} by neither"
         )
     else:
         yield "They have no task in common, so only a large difference can show"
-    for measure in {measure.name: measure for run in (one.a.run, one.b.run) for measure in run.measures}.values():
+    for measure in {
+        measure.name: measure for run in (one.a.run, one.b.run) for measure in run.measures
+    }.values():
         if ratio := one.ratios.get(measure.name):
             sure = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
             interval = f" (95% interval {sure}, {ratio.interval_method})" if sure else ""
             yield f"Geometric means of {measure.name} {ratio.a:.3g} and {ratio.b:.3g}: ×{ratio.ratio:.3g}{interval}"
         elif found := one.measures.get(measure.name):
             sure = "no claim" if found.p_holm is None else p_text(found.p_holm)
-            corrected = f"; Holm-corrected for {found.at_once} measures" if found.at_once > 1 else ""
+            corrected = (
+                f"; Holm-corrected for {found.at_once} measures" if found.at_once > 1 else ""
+            )
             yield (
                 f"Average {measure.name} {shown(found.a, measure)} and {shown(found.b, measure)}, "
                 f"{sure} ({found.method}{corrected})"

@@ -43,7 +43,9 @@ class Entry(Side):
         if run.is_decided and run.early:
             asked = run.asked_of(self.arm)
             return f"{run.early}{asked and f'; averages are {asked}'}"
-        return "" if self.is_complete else f"{run.status}, {len(run.results)} of {run.planned} judged"
+        return (
+            "" if self.is_complete else f"{run.status}, {len(run.results)} of {run.planned} judged"
+        )
 
     @property
     def name(self) -> str:
@@ -66,7 +68,9 @@ class Entry(Side):
         found, clusters = self.figures.success_rate_interval, self.figures.clusters
         if found is None:
             return self.figures.success_rate_interval_method or "–"
-        return f"{found[0]:.1f} to {found[1]:.1f}" + (f", in {clusters} clusters" if clusters else "")
+        return f"{found[0]:.1f} to {found[1]:.1f}" + (
+            f", in {clusters} clusters" if clusters else ""
+        )
 
     @property
     def bounds(self) -> str:
@@ -95,7 +99,9 @@ class Entry(Side):
         if self.measure is SUCCESS:
             bounds = f"; {self.figures.bounds_text}" if self.figures.bounds_text else ""
             return f"{self.figures.interval_text}{bounds}{unread}"
-        how = {"arithmetic": "mean", "geometric": "geometric mean"}.get(self.measure.averaged, self.measure.averaged)
+        how = {"arithmetic": "mean", "geometric": "geometric mean"}.get(
+            self.measure.averaged, self.measure.averaged
+        )
         interval = f"; 95% interval {self.limits}" if self.average and self.average.interval else ""
         return f"{self.measure.name}, {how}{interval}{unread}"
 
@@ -105,7 +111,12 @@ class Entry(Side):
         if self.measure is SUCCESS:
             return self.interval
         bare = replace(self.measure, unit="")
-        return " to ".join(shown(limit, bare) for limit in (self.average and self.average.interval) or ()) or "–"
+        return (
+            " to ".join(
+                shown(limit, bare) for limit in (self.average and self.average.interval) or ()
+            )
+            or "–"
+        )
 
     @property
     def rank(self) -> tuple[str, float]:
@@ -147,10 +158,17 @@ class View:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> View:
         """The view of these runs. Arms without judged experiments are left out of the charts, not of the table."""
-        sides = [side for run in sorted(runs, key=lambda run: run.start_time) for side in sides_of(run)]
+        sides = [
+            side for run in sorted(runs, key=lambda run: run.start_time) for side in sides_of(run)
+        ]
         colours: dict[tuple[str, str], int] = {}
         entries = [
-            Entry(side.run, side.arm, title, colours.setdefault((side.model, side.arm), len(colours) % COLOURS + 1))
+            Entry(
+                side.run,
+                side.arm,
+                title,
+                colours.setdefault((side.model, side.arm), len(colours) % COLOURS + 1),
+            )
             for side, title in zip(sides, _titles(sides), strict=True)
         ]
         rows = [
@@ -218,7 +236,11 @@ def average(found: Mean, measure: Measure) -> str:
 def measured(entries: Sequence[Entry]) -> dict[str, Measure]:
     """The measures besides success of which these arms have averages."""
     known = declared([entry.run for entry in entries])
-    return {name: known[name] for name in known if any(name in entry.figures.measures for entry in entries)}
+    return {
+        name: known[name]
+        for name in known
+        if any(name in entry.figures.measures for entry in entries)
+    }
 
 
 COLOURS = 8
@@ -233,7 +255,10 @@ def _titles(sides: Sequence[Side]) -> list[str]:
     ]
     counts = [Counter(names) for names in stages]
     return [
-        next((names[i] for names, count in zip(stages, counts, strict=True) if count[names[i]] == 1), None)
+        next(
+            (names[i] for names, count in zip(stages, counts, strict=True) if count[names[i]] == 1),
+            None,
+        )
         or f"{stages[-1][i]} · {side.run.name[6:14]}"
         for i, side in enumerate(sides)
     ]
@@ -247,7 +272,9 @@ def _name(side: Side) -> str:
 
 def named(side: Side) -> str:
     """The model and the arm; the arm alone if it names its model or asks none."""
-    return side.arm if side.model == NOBODY or side.model in side.arm else f"{side.model} · {side.arm}"
+    return (
+        side.arm if side.model == NOBODY or side.model in side.arm else f"{side.model} · {side.arm}"
+    )
 
 
 def _unjudged(fault: Mapping[str, Any]) -> Result:

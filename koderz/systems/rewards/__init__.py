@@ -23,7 +23,12 @@ _HOMES = {
 
 SYSTEM = System(
     name="rewards",
-    commands={"judge serve": (f"{_HERE}.commands:serve", "Serve a judge over HTTP, for rewards in training.")},
+    commands={
+        "judge serve": (
+            f"{_HERE}.commands:serve",
+            "Serve a judge over HTTP, for rewards in training.",
+        )
+    },
     tasksets={"verifiers": f"{_HERE}.verifiers:export_taskset"},
 )
 

@@ -57,12 +57,16 @@ class _Retry:
 class _Target:
     """The address and token of a service, and how requests and answers are written."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, timeout: float = TIMEOUT
+    ) -> None:
         """`url` and `token`: None for those in KODERZ_JUDGE_URL and KODERZ_JUDGE_TOKEN. `timeout`: of a request with
         its retries, in seconds. Raises KoderzError without an address."""
         found = url or os.environ.get("KODERZ_JUDGE_URL", "")
         if not found:
-            raise KoderzError("no judge is named; set KODERZ_JUDGE_URL to the address of koderz judge serve")
+            raise KoderzError(
+                "no judge is named; set KODERZ_JUDGE_URL to the address of koderz judge serve"
+            )
         self.url = found.rstrip("/")
         self.timeout = timeout
         self._token = os.environ.get("KODERZ_JUDGE_TOKEN", "") if token is None else token
@@ -105,7 +109,8 @@ class _Pauses:
 class Client(_Target):
     """A client for any number of threads. It works after a fork, and when it was pickled."""
 
-    _local: tuple[int, httpx.Client] | None = None  # by process: connections aren't shared with a fork
+    # by process: connections aren't shared with a fork
+    _local: tuple[int, httpx.Client] | None = None
     _lock = threading.Lock()
 
     def score(self, task: str, reply: str, **fields: Any) -> Score:
@@ -117,11 +122,17 @@ class Client(_Target):
 
     def score_many(self, items: Iterable[Asked], **fields: Any) -> list[Score]:
         """The scores of replies, in their order. `fields` are those of all of them. Errors as for `score`."""
-        return [score for part in _batches(_item(each, fields) for each in items) for score in self._scores(part)]
+        return [
+            score
+            for part in _batches(_item(each, fields) for each in items)
+            for score in self._scores(part)
+        ]
 
     def metrics(self, step: int | None = None) -> dict[str, Any]:
         """The figures of a step of the training; None: of all scores. Raises KoderzError if there is no answer."""
-        found: dict[str, Any] = self._required("/metrics" if step is None else f"/metrics?step={step}")
+        found: dict[str, Any] = self._required(
+            "/metrics" if step is None else f"/metrics?step={step}"
+        )
         return found if step is not None else found["all"]
 
     def tasks(self) -> list[dict[str, str]]:
@@ -196,7 +207,9 @@ class AsyncClient(_Target):
 
     async def metrics(self, step: int | None = None) -> dict[str, Any]:
         """The figures of a step of the training; None: of all scores. Raises KoderzError if there is no answer."""
-        found = await self._asked("GET", "/metrics" if step is None else f"/metrics?step={step}", None)
+        found = await self._asked(
+            "GET", "/metrics" if step is None else f"/metrics?step={step}", None
+        )
         if isinstance(found, _Retry):
             raise KoderzError(found.reason)
         return dict(found if step is not None else found["all"])
@@ -206,7 +219,10 @@ class AsyncClient(_Target):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         client, self._client = self._client, None
         if client:
@@ -225,7 +241,9 @@ class AsyncClient(_Target):
         async with self._opened() as client:
             return await self._tried_again(client, method, path, body)
 
-    async def _tried_again(self, client: httpx.AsyncClient, method: str, path: str, body: bytes | None) -> Any:
+    async def _tried_again(
+        self, client: httpx.AsyncClient, method: str, path: str, body: bytes | None
+    ) -> Any:
         pauses = _Pauses(self.timeout)
         while True:
             found = await self._tried(client, method, path, body, pauses.left)
@@ -240,7 +258,9 @@ class AsyncClient(_Target):
 
         try:
             async with asyncio.timeout(seconds):
-                answer = await client.request(method, self.url + path, content=body, headers=self.headers())
+                answer = await client.request(
+                    method, self.url + path, content=body, headers=self.headers()
+                )
         except TimeoutError:
             return _Retry(f"{self.url} can't be reached: no answer within {seconds:g} s")
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -265,7 +285,9 @@ def _item(asked: Asked, fields: Mapping[str, Any]) -> Item:
         case _:
             given = dict(asked)
     item = Item(**{**given, **fields})
-    texts = {name: writable(value) for name, value in asdict(item).items() if isinstance(value, str)}
+    texts = {
+        name: writable(value) for name, value in asdict(item).items() if isinstance(value, str)
+    }
     return Item(**asdict(item) | texts)
 
 
@@ -293,7 +315,10 @@ def _fewer(items: Sequence[Item], error: RefusedError) -> Iterator[Sequence[Item
 
 
 def _body(items: Sequence[Item]) -> bytes:
-    wanted = [{name: value for name, value in asdict(item).items() if value not in ("", None)} for item in items]
+    wanted = [
+        {name: value for name, value in asdict(item).items() if value not in ("", None)}
+        for item in items
+    ]
     return orjson.dumps({"items": [{"reply": "", **each} for each in wanted]})
 
 
@@ -322,12 +347,18 @@ def trl(
     """
 
     async def koderz_reward(completions: Sequence[Any], **given: Any) -> list[float | None]:
-        items = [(task, reply_of(each)) for task, each in zip(given[column], completions, strict=True)]
+        items = [
+            (task, reply_of(each)) for task, each in zip(given[column], completions, strict=True)
+        ]
         state = given.get("trainer_state")
-        scores = await (client or AsyncClient()).score_many(items, step=state and state.global_step, **fields)
+        scores = await (client or AsyncClient()).score_many(
+            items, step=state and state.global_step, **fields
+        )
         if log := given.get("log_metric"):
             counts = Counter(bool(score.fault) for score in scores)
-            log("tamper_rate", sum(bool(score.tampering) for score in scores) / (counts[False] or 1))
+            log(
+                "tamper_rate", sum(bool(score.tampering) for score in scores) / (counts[False] or 1)
+            )
             log("fault_rate", counts[True] / (len(scores) or 1))
         if log := given.get("log_extra"):
             log("verdict", [score.cause or score.verdict for score in scores])

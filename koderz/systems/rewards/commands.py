@@ -27,27 +27,41 @@ _LEAST_TOKEN = 16  # characters
 def serve(
     tasks: Annotated[
         list[str],
-        typer.Argument(metavar="TASKS...", help="Suites, SUITE=FILE, or files in HumanEval's format."),
+        typer.Argument(
+            metavar="TASKS...", help="Suites, SUITE=FILE, or files in HumanEval's format."
+        ),
     ],
     given: dict[str, Any],
     http: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address.")] = "127.0.0.1:8600",
     token_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The variable that holds the token. Without it only loopback is served."),
+        typer.Option(
+            metavar="NAME",
+            help="The variable that holds the token. Without it only loopback is served.",
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Programs judged at once. Default: one a core.", min=1, max=256)
+        int | None,
+        typer.Option(
+            metavar="N", help="Programs judged at once. Default: one a core.", min=1, max=256
+        ),
     ] = None,
     queue: Annotated[
-        int, typer.Option(metavar="N", help="Replies that may wait; beyond it requests get 429.", min=1)
+        int,
+        typer.Option(metavar="N", help="Replies that may wait; beyond it requests get 429.", min=1),
     ] = 4096,
-    max_reply: Annotated[int, typer.Option(metavar="BYTES", help="The longest reply.", min=1)] = 1_000_000,
+    max_reply: Annotated[
+        int, typer.Option(metavar="BYTES", help="The longest reply.", min=1)
+    ] = 1_000_000,
     record: Annotated[
-        bool, typer.Option("--record", help="Write each score to a journal in the results folder first.")
+        bool,
+        typer.Option("--record", help="Write each score to a journal in the results folder first."),
     ] = False,
     held_out: Annotated[
         list[str] | None,
-        typer.Option(metavar="SUITE|FILE", help="Tasks that are kept for measuring, and refused; repeatable."),
+        typer.Option(
+            metavar="SUITE|FILE", help="Tasks that are kept for measuring, and refused; repeatable."
+        ),
     ] = None,
     trust_config: Trust = False,
 ) -> None:
@@ -60,7 +74,9 @@ def serve(
     """
     from koderz.engines.sources import read_sources, require_sandbox, schema_here
 
-    sources = read_sources(given, names=_OPTIONS, schema=schema_here(given), trust_config=trust_config)
+    sources = read_sources(
+        given, names=_OPTIONS, schema=schema_here(given), trust_config=trust_config
+    )
     require_sandbox(sources.settings, given)
     kept = [*(held_out or ()), *sources.config.held_out]
     address = _address(http, token_env, os.environ)
@@ -69,7 +85,11 @@ def serve(
 
 
 async def _serve(
-    tasks: list[str], address: ServiceAddress, settings: Settings, max_reply: int, wanted: Mapping[str, Any]
+    tasks: list[str],
+    address: ServiceAddress,
+    settings: Settings,
+    max_reply: int,
+    wanted: Mapping[str, Any],
 ) -> None:
     from koderz.systems.rewards.judging import open_judge
     from koderz.systems.rewards.service import RewardService
@@ -92,9 +112,13 @@ def _address(http: str, token_env: str | None, environ: Mapping[str, str]) -> Se
         raise KoderzError(f"--http {http}: write HOST:PORT, such as 127.0.0.1:8600")
     if token_env is None:
         if not is_loopback(host):
-            raise KoderzError(f"--http {http}: without --token-env only this machine is served, at 127.0.0.1")
+            raise KoderzError(
+                f"--http {http}: without --token-env only this machine is served, at 127.0.0.1"
+            )
         return ServiceAddress(host, int(port))
     token = environ.get(token_env, "")
     if len(token) < _LEAST_TOKEN:
-        raise KoderzError(f"--token-env {token_env}: it has to hold a token of at least {_LEAST_TOKEN} characters")
+        raise KoderzError(
+            f"--token-env {token_env}: it has to hold a token of at least {_LEAST_TOKEN} characters"
+        )
     return ServiceAddress(host, int(port), token)

@@ -62,10 +62,14 @@ class Turns(Generic[T]):
         self.waiting = 0  # pieces
         self._running: set[asyncio.Task[None]] = set()
 
-    def take(self, works: Sequence[Callable[[], Awaitable[T]]], deadlines: Sequence[float | None]) -> list[Turn[T]]:
+    def take(
+        self, works: Sequence[Callable[[], Awaitable[T]]], deadlines: Sequence[float | None]
+    ) -> list[Turn[T]]:
         """Takes a request's pieces of work. Raises QueueFullError, and takes none, while the queue is full."""
         if self.waiting >= self.queue:
-            raise QueueFullError(f"{self.waiting:,} replies are waiting, which is as many as the queue takes")
+            raise QueueFullError(
+                f"{self.waiting:,} replies are waiting, which is as many as the queue takes"
+            )
         loop = asyncio.get_running_loop()
         turns = [Turn(work, loop.time()) for work in works]
         for turn, deadline in zip(turns, deadlines, strict=True):
@@ -157,7 +161,11 @@ class RewardJudge:
     """A judge of replies to the tasks of some suites. Made by `open_judge`."""
 
     def __init__(
-        self, served: Sequence[ServedSuite], judges: Mapping[str, Judge], turns: Turns[Verdict], recorder: Recorder
+        self,
+        served: Sequence[ServedSuite],
+        judges: Mapping[str, Judge],
+        turns: Turns[Verdict],
+        recorder: Recorder,
     ) -> None:
         self.served, self._judges, self._turns, self._recorder = served, judges, turns, recorder
         self._metrics = Metrics()
@@ -199,10 +207,13 @@ class RewardJudge:
     async def score_many(self, items: Iterable[Item]) -> list[Score]:
         """The scores of replies, in their order. Errors as for `score`; then none of them is judged."""
         asked = [
-            replace(item, reply=writable(item.reply), id=writable(item.id) or secrets.token_hex(8)) for item in items
+            replace(item, reply=writable(item.reply), id=writable(item.id) or secrets.token_hex(8))
+            for item in items
         ]
         found = [find_task(self.served, item.task, item.suite) for item in asked]
-        works = [partial(self._verdict, item, *place) for item, place in zip(asked, found, strict=True)]
+        works = [
+            partial(self._verdict, item, *place) for item, place in zip(asked, found, strict=True)
+        ]
         turns = self._turns.take(works, [item.deadline for item in asked])
         ending = (self._ended(*each) for each in zip(asked, found, turns, strict=True))
         return [*await asyncio.gather(*ending)]
@@ -242,9 +253,13 @@ class RewardJudge:
         except OSError as error:
             raise Fault(f"this machine refuses it: {error}", cause="sandbox") from error
         except Exception as error:
-            raise Fault(f"the suite's judge raised {type(error).__name__}: {error}", cause="user_code") from error
+            raise Fault(
+                f"the suite's judge raised {type(error).__name__}: {error}", cause="user_code"
+            ) from error
 
-    async def _ended(self, item: Item, place: tuple[ServedSuite, Task], turn: Turn[Verdict]) -> Score:
+    async def _ended(
+        self, item: Item, place: tuple[ServedSuite, Task], turn: Turn[Verdict]
+    ) -> Score:
         served, task = place
         program: str | None = None
         fault = partial(failed, item, served.argument, task.digest)
@@ -313,10 +328,14 @@ async def open_judge(
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(_sandbox(served, settings, lanes))
         judges = {each.argument: _judge(each, sandbox, lanes) for each in served}
-        recorder = stack.enter_context(Recorder(settings, served) if record else Recorder(None, served))
+        recorder = stack.enter_context(
+            Recorder(settings, served) if record else Recorder(None, served)
+        )
         turns: Turns[Verdict] = Turns(lanes=lanes + 1, spare=SPARE, queue=queue)
         opened = RewardJudge(served, judges, turns, recorder)
-        opened.notes = () if kept else await asyncio.to_thread(measured_tasks, settings.results, served)
+        opened.notes = (
+            () if kept else await asyncio.to_thread(measured_tasks, settings.results, served)
+        )
         try:
             yield opened
         finally:
@@ -327,7 +346,9 @@ async def open_judge(
 
 
 @asynccontextmanager
-async def _sandbox(served: Sequence[ServedSuite], settings: Settings, lanes: int) -> AsyncIterator[Sandbox]:
+async def _sandbox(
+    served: Sequence[ServedSuite], settings: Settings, lanes: int
+) -> AsyncIterator[Sandbox]:
     needy = [each.suite for each in served if any(JUDGE in task.needs for task in each.suite.tasks)]
     if not needy:
         yield NoSandbox()

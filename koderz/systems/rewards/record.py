@@ -41,12 +41,17 @@ class Recorder:
 
             name = f"rewards_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
             self.folder = self._settings.results / name
-            self._tracker = Tracker.create(self._settings.results, name, _plan(name, self._settings, self._served))
+            self._tracker = Tracker.create(
+                self._settings.results, name, _plan(name, self._settings, self._served)
+            )
             self._tasks = RewardedTasks(self.folder)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._tracker:
             self._tracker.__exit__(kind, error, trace)
@@ -65,7 +70,9 @@ class Recorder:
                 self._tasks.add(score.task_digest)
             fields = asdict(score) | {"tampering": list(score.tampering)}
             await tracker.record(
-                Reward(**fields, reply=item.reply, program=program, step=item.step, graded=item.graded)
+                Reward(
+                    **fields, reply=item.reply, program=program, step=item.step, graded=item.graded
+                )
             )
         except StorageError:
             if self._tracker is tracker:
@@ -93,7 +100,10 @@ def _plan(name: str, settings: Settings, served: Iterable[ServedSuite]) -> Plan:
     suites = {each.argument: each.suite for each in served}
     digests = {argument: suite_digest(suite) for argument, suite in suites.items()}
     limits = {argument: asdict(suite.limits) for argument, suite in suites.items()}
-    tasks = {argument: {task.id: task.digest for task in suite.tasks} for argument, suite in suites.items()}
+    tasks = {
+        argument: {task.id: task.digest for task in suite.tasks}
+        for argument, suite in suites.items()
+    }
     return Plan(
         run_id=name,
         mode="rewards",
@@ -231,7 +241,9 @@ def prometheus(found: Mapping[str, Any]) -> str:
         kind = "counter" if name in ("scored", "faults") else "gauge"
         lines.append(f"# TYPE koderz_judge_{name} {kind}")
         lines += [
-            f'koderz_judge_{name}{{step="{step}"}} {each[name]:.9g}' for step, each in groups if each[name] is not None
+            f'koderz_judge_{name}{{step="{step}"}} {each[name]:.9g}'
+            for step, each in groups
+            if each[name] is not None
         ]
     lines.append("# TYPE koderz_judge_verdicts counter")
     lines += [line for step, each in groups for line in _causes(step, each["causes"])]

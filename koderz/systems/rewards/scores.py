@@ -19,7 +19,8 @@ class Item:
     reply: str
     suite: str = ""  # as the judge was given it; needed only if two suites have a task of that id
     graded: bool = False  # the reward is the share of tests passed
-    deadline: float | None = None  # seconds from arrival within which judging has to begin; None: any time
+    # seconds from arrival within which judging has to begin; None: any time
+    deadline: float | None = None
     step: int | None = None  # of the training
     id: str = ""  # of the caller's own; empty: one is made up
 
@@ -50,7 +51,9 @@ class Score:
     seconds: float = 0.0  # of judging
 
 
-def failed(item: Item, suite: str, digest: str, cause: str, reason: str, *, seconds: float = 0.0) -> Score:
+def failed(
+    item: Item, suite: str, digest: str, cause: str, reason: str, *, seconds: float = 0.0
+) -> Score:
     """The score of a fault."""
     told = ScoreFault(cause, reason)
     return Score(item.id, suite, item.task, digest, None, FAULT, cause, fault=told, seconds=seconds)

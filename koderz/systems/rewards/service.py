@@ -30,7 +30,9 @@ from koderz_tracker.addresses import host_of, is_loopback
 T = TypeVar("T")
 
 # Each begins with what the search is fast for. Looking behind for backslashes would cost a second for 32 MB.
-_ESCAPED_HALF = re.compile(rb"\\u[dD](?:[89aAbB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})")
+_ESCAPED_HALF = re.compile(
+    rb"\\u[dD](?:[89aAbB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
+)
 _PLAIN_HALF = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _ESCAPED, _PLAIN = rb"\ufffd", "\ufffd".encode()
 _MOST_QUOTES = 1_000_000  # of a body that is taken apart by its fields
@@ -55,7 +57,15 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     def item(self) -> Item:
         """The request for a judge."""
-        return Item(self.task, self.reply, self.suite or "", self.graded, self.deadline, self.step, self.id or "")
+        return Item(
+            self.task,
+            self.reply,
+            self.suite or "",
+            self.graded,
+            self.deadline,
+            self.step,
+            self.id or "",
+        )
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,7 +121,9 @@ class Verified:
         if about["task_id"] is None:
             raise BadBodyError("task_id: it is missing, also in verifier_metadata")
         reply = "".join(_texts(found.response.output))
-        wanted = Wanted(about["task_id"], reply, about["suite"], bool(about["graded"]), step=about["step"])
+        wanted = Wanted(
+            about["task_id"], reply, about["suite"], bool(about["graded"]), step=about["step"]
+        )
         return cls(body, wanted, has_own=bool(bytes(found.reward) or bytes(found.koderz)))
 
     def answer(self, score: Score) -> bytes:
@@ -120,10 +132,13 @@ class Verified:
         Raises BadBodyError if it has such fields, and too many others.
         """
         more = encode({"reward": score.reward, "koderz": score})
-        if not self.has_own:  # the rest isn't taken apart, so that it costs no memory, and is repeated as it came
+        # the rest isn't taken apart, so that it costs no memory, and is repeated as it came
+        if not self.has_own:
             return b"".join((memoryview(self.body)[: self.body.rindex(b"}")], b",", more[1:]))
         if self.body.count(b'"') > _MOST_QUOTES:
-            raise BadBodyError("reward, koderz: they are the answer's, and this request is too long to take them out")
+            raise BadBodyError(
+                "reward, koderz: they are the answer's, and this request is too long to take them out"
+            )
         fields: dict[str, msgspec.Raw] = decode(self.body, dict[str, msgspec.Raw])
         return msgspec.json.encode(fields | decode(more, dict[str, msgspec.Raw]))
 
@@ -132,7 +147,9 @@ def _texts(outputs: Iterable[_Output]) -> Iterator[str]:
     """The texts of a model's messages."""
     for output in outputs:
         if output.type == "message":
-            content = decode(output.content, str | list[_Part] | None, "response.output[...].content")
+            content = decode(
+                output.content, str | list[_Part] | None, "response.output[...].content"
+            )
             if isinstance(content, str):
                 yield content
             else:
@@ -197,8 +214,10 @@ MAX_REPLY = 1_000_000  # bytes
 _CONNECTIONS = 4096
 _BODY = 32 << 20  # bytes of a request
 _HELD = 128 << 20  # bytes of all requests that aren't answered yet
-_BRIEF = 256 << 10  # bytes of a body that is parsed at once; a longer one takes a thread, where others aren't held up
-_LONG = 4 << 20  # bytes of a body above which it takes its turn, since parsing may take ten times its memory
+# bytes of a body that is parsed at once; a longer one takes a thread, where others aren't held up
+_BRIEF = 256 << 10
+# bytes of a body above which it takes its turn, since parsing may take ten times its memory
+_LONG = 4 << 20
 _STEP = re.compile("-?[0-9]{1,16}")
 _RETRY_AFTER = "1"  # seconds
 
@@ -212,13 +231,19 @@ class ServiceAddress(NamedTuple):
 
     @property
     def shown(self) -> str:
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        return (
+            f"http://[{self.host}]:{self.port}"
+            if ":" in self.host
+            else f"http://{self.host}:{self.port}"
+        )
 
 
 class RewardService:
     """The handlers of a judge's HTTP service."""
 
-    def __init__(self, judge: RewardJudge, address: ServiceAddress, *, max_reply: int = MAX_REPLY) -> None:
+    def __init__(
+        self, judge: RewardJudge, address: ServiceAddress, *, max_reply: int = MAX_REPLY
+    ) -> None:
         self._judge, self._address, self._max_reply = judge, address, max_reply
         self._gate = Gate(held=_HELD, connections=_CONNECTIONS)
         self._parsing = asyncio.Lock()
@@ -241,7 +266,9 @@ class RewardService:
 
         Raises KoderzError if the address can't be bound.
         """
-        runner = web.AppRunner(self.application(), access_log=None, handle_signals=False, shutdown_timeout=3600)
+        runner = web.AppRunner(
+            self.application(), access_log=None, handle_signals=False, shutdown_timeout=3600
+        )
         await runner.setup()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -249,9 +276,13 @@ class RewardService:
             loop.add_signal_handler(number, stop.set)
         try:
             try:
-                await self._gate.listen(runner, host=self._address.host, port=self._address.port, backlog=1024)
+                await self._gate.listen(
+                    runner, host=self._address.host, port=self._address.port, backlog=1024
+                )
             except OSError as error:
-                raise KoderzError(f"--http {self._address.host}:{self._address.port}: {error.strerror}") from None
+                raise KoderzError(
+                    f"--http {self._address.host}:{self._address.port}: {error.strerror}"
+                ) from None
             port = runner.addresses[0][1]
             ready(self._address._replace(port=port).shown)
             await stop.wait()
@@ -272,7 +303,9 @@ class RewardService:
         except BadBodyError as error:
             return problem(400, str(error))
         except GateFullError:
-            return problem(503, "so much is being asked that no more is read", {"Retry-After": _RETRY_AFTER})
+            return problem(
+                503, "so much is being asked that no more is read", {"Retry-After": _RETRY_AFTER}
+            )
         except web.HTTPException as error:
             return problem(error.status, error.reason)
         except UnknownTaskError as error:
@@ -281,14 +314,20 @@ class RewardService:
             return problem(429, str(error), {"Retry-After": _RETRY_AFTER})
         except Exception as error:  # noqa: BLE001 - clients are answered in JSON whatever goes wrong
             traceback.print_exception(error, file=sys.stderr)
-            return problem(500, f"an error in koderz ({type(error).__name__}); what it prints has the details")
+            return problem(
+                500, f"an error in koderz ({type(error).__name__}); what it prints has the details"
+            )
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         said = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
             return problem(403, "requests of web pages are refused")
         if self._address.token and not is_same(said, self._address.token):
-            return problem(401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+            return problem(
+                401,
+                "a token is needed: Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
+            )
         if not self._address.token and not is_loopback(host_of(request.headers.get("Host", ""))):
             return problem(403, "no requests are taken under this Host without a token")
         if self._is_closing:
@@ -318,8 +357,12 @@ class RewardService:
         self._require_short(wanted.reply, "response")
         (score,) = await self._judge.score_many([wanted.item()])
         if score.fault:
-            return problem(503, f"{score.fault.cause}: {score.fault.reason}", {"Retry-After": _RETRY_AFTER})
-        return web.Response(body=await asyncio.to_thread(asked.answer, score), content_type="application/json")
+            return problem(
+                503, f"{score.fault.cause}: {score.fault.reason}", {"Retry-After": _RETRY_AFTER}
+            )
+        return web.Response(
+            body=await asyncio.to_thread(asked.answer, score), content_type="application/json"
+        )
 
     async def _tasks(self, _: web.Request) -> web.Response:
         tasks = [
@@ -331,7 +374,12 @@ class RewardService:
 
     async def _health(self, _: web.Request) -> web.Response:
         suites = {each.argument: len(each.suite.tasks) for each in self._judge.served}
-        found = {"status": "ok", "version": __version__, "suites": suites, "queue": self._judge.waiting}
+        found = {
+            "status": "ok",
+            "version": __version__,
+            "suites": suites,
+            "queue": self._judge.waiting,
+        }
         record = self._judge.folder.name if self._judge.folder else None
         return _answer({**found, "notes": [*self._judge.notes], "record": record})
 
@@ -358,14 +406,22 @@ class RewardService:
             return await asyncio.to_thread(lambda: parse(mend(body)))
 
     def _require_short(self, reply: str, field: str) -> None:
-        size = len(reply) if len(reply) > self._max_reply else len(reply.encode("utf-8", "surrogatepass"))
+        size = (
+            len(reply)
+            if len(reply) > self._max_reply
+            else len(reply.encode("utf-8", "surrogatepass"))
+        )
         if size > self._max_reply:
             raise web.HTTPRequestEntityTooLarge(
-                self._max_reply, size, reason=f"{field}: {size:,} bytes; --max-reply is {self._max_reply:,}"
+                self._max_reply,
+                size,
+                reason=f"{field}: {size:,} bytes; --max-reply is {self._max_reply:,}",
             )
 
 
-def problem(status: int, text: str, headers: Mapping[str, str] | None = None, **more: int) -> web.Response:
+def problem(
+    status: int, text: str, headers: Mapping[str, str] | None = None, **more: int
+) -> web.Response:
     """An answer that tells what is wrong."""
     body = encode({"error": text, **more})
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")

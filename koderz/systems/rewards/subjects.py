@@ -42,9 +42,13 @@ def load_served(arguments: Iterable[str], settings: Settings) -> list[ServedSuit
     An argument is a suite's name, SUITE=FILE, FILE:NAME of one's own suite, or a file in HumanEval's format. Raises
     KoderzError for one that is none of these, and for a suite that can't be judged so.
     """
-    served = [ServedSuite(argument, _loaded(argument, settings)) for argument in dict.fromkeys(arguments)]
+    served = [
+        ServedSuite(argument, _loaded(argument, settings)) for argument in dict.fromkeys(arguments)
+    ]
     if not served:
-        raise KoderzError("say which tasks: a suite's name such as humaneval, SUITE=FILE, or a file of tasks")
+        raise KoderzError(
+            "say which tasks: a suite's name such as humaneval, SUITE=FILE, or a file of tasks"
+        )
     for each in served:
         suite = each.suite
         if suite.asks_judge:
@@ -64,7 +68,9 @@ def find_task(served: Iterable[ServedSuite], task: str, suite: str) -> tuple[Ser
     known = [*served]
     asked = [each for each in known if each.argument == suite] if suite else known
     if not asked:
-        raise UnknownTaskError(f"suite: there is no {suite!r} here; there are {', '.join(e.argument for e in known)}")
+        raise UnknownTaskError(
+            f"suite: there is no {suite!r} here; there are {', '.join(e.argument for e in known)}"
+        )
     found = [(each, each.tasks[task]) for each in asked if task in each.tasks]
     if not found:
         names = ", ".join(each.argument for each in asked)
@@ -75,14 +81,21 @@ def find_task(served: Iterable[ServedSuite], task: str, suite: str) -> tuple[Ser
     return found[0]
 
 
-def require_apart(served: Iterable[ServedSuite], held_out: Iterable[str], settings: Settings) -> None:
+def require_apart(
+    served: Iterable[ServedSuite], held_out: Iterable[str], settings: Settings
+) -> None:
     """Raises KoderzError, which names the tasks, where one is among those that are held out for measuring.
 
     The same is a task with the same digest, or with the same prompt but for white space and case.
     """
     kept = [_loaded(argument, settings) for argument in dict.fromkeys(held_out)]
     marks = {mark for suite in kept for task in suite.tasks for mark in _marks(task)}
-    found = [task.id for each in served for task in each.suite.tasks if not marks.isdisjoint(_marks(task))]
+    found = [
+        task.id
+        for each in served
+        for task in each.suite.tasks
+        if not marks.isdisjoint(_marks(task))
+    ]
     if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise KoderzError(
@@ -107,4 +120,6 @@ def _loaded(argument: str, settings: Settings) -> Suite:
         return load_suite(name, Path(file), settings)
     if Path(argument).exists():
         return load_suite("humaneval", Path(argument), settings)
-    raise KoderzError(f"{argument} is neither a suite, nor SUITE=FILE, nor a file; all suites: koderz suites list")
+    raise KoderzError(
+        f"{argument} is neither a suite, nor SUITE=FILE, nor a file; all suites: koderz suites list"
+    )

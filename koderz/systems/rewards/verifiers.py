@@ -69,9 +69,13 @@ def export_taskset(suite: Suite, folder: Path) -> Iterator[tuple[Path, int]]:
     prompts = load_prompts()
     rows = [_row(task.id, suite.messages(task, prompts)) for task in suite.tasks]
     files = {
-        folder / "pyproject.toml": [_PROJECT.substitute(name=name.replace("_", "-"), suite=suite.name).encode()],
+        folder / "pyproject.toml": [
+            _PROJECT.substitute(name=name.replace("_", "-"), suite=suite.name).encode()
+        ],
         folder / name / "__init__.py": [_TASKSET.encode()],
-        folder / name / "tasks.jsonl": [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows],
+        folder / name / "tasks.jsonl": [
+            orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows
+        ],
     }
     try:
         for path, pieces in files.items():
@@ -85,11 +89,19 @@ def export_taskset(suite: Suite, folder: Path) -> Iterator[tuple[Path, int]]:
 
 def _row(task: str, messages: Sequence[Message]) -> dict[str, Any]:
     if any(
-        message["role"] not in ("system", "user") or not isinstance(message["content"], str) for message in messages
+        message["role"] not in ("system", "user") or not isinstance(message["content"], str)
+        for message in messages
     ):
-        raise KoderzError(f"{task}: its messages aren't texts of a system and a user, as a taskset's have to be")
+        raise KoderzError(
+            f"{task}: its messages aren't texts of a system and a user, as a taskset's have to be"
+        )
     texts = {
         role: "\n\n".join(message["content"] for message in messages if message["role"] == role)
         for role in ("system", "user")
     }
-    return {"id": task, "name": task, "prompt": texts["user"], "system_prompt": texts["system"] or None}
+    return {
+        "id": task,
+        "name": task,
+        "prompt": texts["user"],
+        "system_prompt": texts["system"] or None,
+    }

@@ -35,7 +35,10 @@ SYSTEM = System(
         "solver.agent:koderz": f"{_HERE}.agents:AgentOptions",
         "solver.agent:scripted": f"{_HERE}.agents:ScriptOptions",
     },
-    summaries={"rollouts": f"{_HERE}.results.figures:FIGURES", "canaries": f"{_HERE}.results.figures:CANARIES"},
+    summaries={
+        "rollouts": f"{_HERE}.results.figures:FIGURES",
+        "canaries": f"{_HERE}.results.figures:CANARIES",
+    },
     documents={"rollouts": f"{_HERE}.results.files:RolloutFiles"},
     formats={
         **dict.fromkeys(("predictions", "swebench"), f"{_HERE}.results.exports:predictions"),
@@ -45,7 +48,10 @@ SYSTEM = System(
     },
     checks={"rollouts": f"{_HERE}.doctor:check"},
     commands={
-        "rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests."),
+        "rollouts": (
+            f"{_HERE}.commands",
+            "Have agents work on prepared repositories, graded by hidden tests.",
+        ),
         "helps": (f"{_HERE}.helps:helps", "Tell whether a skill or server helps an agent."),
     },
 )

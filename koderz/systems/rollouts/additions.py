@@ -49,7 +49,14 @@ _SKILLS = (
 _UNUSED = {".git", "__pycache__", ".DS_Store"}  # what lies in a folder without being part of it
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|node|npx|uvx?|bunx?|deno|bash|sh|env|run|-.*)")
 _TABLE, _SERVER_NAME = dict[str, str], re.compile(r"[\w-]{1,64}", re.ASCII)
-_SERVER_KEYS = {"command": str, "args": list[str], "env": _TABLE, "type": str, "url": str, "headers": _TABLE}
+_SERVER_KEYS = {
+    "command": str,
+    "args": list[str],
+    "env": _TABLE,
+    "type": str,
+    "url": str,
+    "headers": _TABLE,
+}
 LARGEST_TEXT = 96 << 10  # bytes of all texts of an arm, which are one argument of a command
 _LARGEST = 256 << 20  # bytes of all that an addition has
 _HEAD = re.compile(r"\A\ufeff?---[ \t\r]*\n(.*?)^---[ \t\r]*$", re.MULTILINE | re.DOTALL)
@@ -64,11 +71,15 @@ class Addition:
     """
 
     kind: Kind
-    name: str  # as shown in the arm's name: the skill's, the server's, or the file's, with @REVISION where one is named
-    path: str  # the absolute folder or file on this machine that is mounted; empty for a server by command or URL
+    # as shown in the arm's name: the skill's, the server's, or the file's, with @REVISION where one is named
+    name: str
+    # the absolute folder or file on this machine that is mounted; empty for a server by command or URL
+    path: str
     digest: str  # sha256 of all that is mounted, taken before the start
-    server: Mapping[str, Any] = field(default_factory=dict, hash=False)  # {command, args, env}, or {type, url, headers}
-    text: str = field(default="", repr=False)  # of a context, memory or system prompt; of a skill what it is for
+    # {command, args, env}, or {type, url, headers}
+    server: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # of a context, memory or system prompt; of a skill what it is for
+    text: str = field(default="", repr=False)
     inside: bool = False  # whether `path` lies in the task's image, and holds several skills
 
     @property
@@ -79,7 +90,9 @@ class Addition:
     @property
     def is_apart(self) -> bool:
         """Whether a server doesn't work beside the agent. koderz' own doesn't, as its package has answers of tasks."""
-        return "url" in self.server or "hosts" in self.server or self.server.get("command") == "koderz"
+        return (
+            "url" in self.server or "hosts" in self.server or self.server.get("command") == "koderz"
+        )
 
     @property
     def place(self) -> str:
@@ -95,8 +108,12 @@ class Addition:
         if self.inside or not self.path:
             return self
         place = f"{_MOUNTED}/{self.digest[:16]}/{Path(self.path).name}"
-        words = [str(word).replace(f"{self.path}/", f"{place}/") for word in self.server.get("args", ())]
-        return replace(self, path=place, server={**self.server, "args": words} if words else self.server)
+        words = [
+            str(word).replace(f"{self.path}/", f"{place}/") for word in self.server.get("args", ())
+        ]
+        return replace(
+            self, path=place, server={**self.server, "args": words} if words else self.server
+        )
 
 
 def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
@@ -109,28 +126,40 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
         return tuple(_servers(said, base))
     with _at_revision(said, base) as (source, revision):
         if kind == "skill":
-            found = [source / "SKILL.md"] if (source / "SKILL.md").is_file() else sorted(source.glob("*/SKILL.md"))
+            found = (
+                [source / "SKILL.md"]
+                if (source / "SKILL.md").is_file()
+                else sorted(source.glob("*/SKILL.md"))
+            )
             if not found:
                 raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
             if away := [file for file in found if leads_out(file, source)]:
                 raise KoderzError(f"{away[0].parent} is, or has, a link that leaves {said}")
             return tuple(
                 replace(
-                    _kept(kind, f"{file.parent.name}{revision}", _below(file.parent, f"{file.parent.name}/", "evals")),
+                    _kept(
+                        kind,
+                        f"{file.parent.name}{revision}",
+                        _below(file.parent, f"{file.parent.name}/", "evals"),
+                    ),
                     text=head[1].strip() if (head := _HEAD.match(_text(file))) else "",
                 )
                 for file in found
             )
-        if kind == "memory" and (source / "memory.db").is_file():  # a store of koderz', which koderz serves
+        # a store of koderz', which koderz serves
+        if kind == "memory" and (source / "memory.db").is_file():
             if "memory" not in own_names("commands"):
-                raise KoderzError(f"{said}: it is served by the system memory, which this installation of koderz lacks")
+                raise KoderzError(
+                    f"{said}: it is served by the system memory, which this installation of koderz lacks"
+                )
             files = {f"{source.name}/{each.name}": each for each in source.glob("memory.db*")}
             served = {"command": "koderz", "args": ["memory", "serve"]}
             return (_kept("mcp", f"{source.name}{revision}", files, served),)
         if source.is_dir() and kind != "memory":
             raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
         files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}
-        is_store = source.is_dir() or (kind == "memory" and b"\0" in source.read_bytes()[:1024])  # a database
+        # a database
+        is_store = source.is_dir() or (kind == "memory" and b"\0" in source.read_bytes()[:1024])
         text = "" if is_store else _text(source)
         return (replace(_kept(kind, f"{source.name}{revision}", files), text=text),)
 
@@ -141,10 +170,18 @@ def told_of(additions: Iterable[Addition]) -> str:
     A skill isn't in it, but what it is for and where it is opened.
     """
     found = {kind: [each for each in additions if each.kind == kind] for kind in KINDS.values()}
-    parts = [each.text.strip() for kind in ("system_prompt", "context", "memory") for each in found[kind]]
+    parts = [
+        each.text.strip() for kind in ("system_prompt", "context", "memory") for each in found[kind]
+    ]
     if found["skill"]:
-        places = [f"{each.path}/*/SKILL.md" if each.inside else f"{each.path}/SKILL.md" for each in found["skill"]]
-        listed = [f"{place}\n{each.text}".strip() for place, each in zip(places, found["skill"], strict=True)]
+        places = [
+            f"{each.path}/*/SKILL.md" if each.inside else f"{each.path}/SKILL.md"
+            for each in found["skill"]
+        ]
+        listed = [
+            f"{place}\n{each.text}".strip()
+            for place, each in zip(places, found["skill"], strict=True)
+        ]
         parts.append("\n\n".join([_SKILLS, *listed]))
     return "\n\n".join(parts)
 
@@ -153,7 +190,11 @@ def sources_of(kind: Kind, said: str, base: Path) -> list[Path]:
     """The files and folders of this machine that a text has shown to an agent."""
     if kind == "mcp":
         servers, beside = _stated(said, base)
-        return [] if "://" in said else [place for each in servers.values() for place in _named(each, beside).values()]
+        return (
+            []
+            if "://" in said
+            else [place for each in servers.values() for place in _named(each, beside).values()]
+        )
     bare = _found(said, base) or _found(said.rpartition("@")[0], base)
     return [bare or base / said]
 
@@ -183,7 +224,11 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
     with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as folder:
         # Its settings could name filters, which are programs: a repository of koderz' own only reads its objects.
         _git(Path(own), said, "init", "-q", "--bare")
-        alone = {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        alone = {
+            "GIT_OBJECT_DIRECTORY": str(objects),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
         words = (f"--prefix={place.name}/", commit) if inner == "." else (commit, inner)
         archive = _git(Path(own), said, "archive", "--format=tar", *words, environment=alone)
         try:
@@ -194,8 +239,12 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
         yield Path(folder, place.name if inner == "." else inner), f"@{revision}"
 
 
-def _git(folder: Path, said: str, *words: str, environment: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | dict(environment)
+def _git(
+    folder: Path, said: str, *words: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | dict(
+        environment
+    )
     try:
         done = subprocess.run(
             ["git", "--literal-pathspecs", "-C", str(folder), *words],  # noqa: S607
@@ -209,7 +258,9 @@ def _git(folder: Path, said: str, *words: str, environment: Mapping[str, str] = 
         raise KoderzError(f"{said}: git can't be asked for that revision: {error}") from None
     if done.returncode:
         why = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise KoderzError(f"{said}: there is no such file or folder, and git has no such revision: {' '.join(why)}")
+        raise KoderzError(
+            f"{said}: there is no such file or folder, and git has no such revision: {' '.join(why)}"
+        )
     return done.stdout
 
 
@@ -258,10 +309,15 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
         try:
             words = shlex.split(said)
         except ValueError as error:
-            raise KoderzError(f"MCP server {said!r}: no command that a shell could read ({error})") from None
+            raise KoderzError(
+                f"MCP server {said!r}: no command that a shell could read ({error})"
+            ) from None
         if not words:
             raise KoderzError("an MCP server needs a file with mcpServers, a URL or a command")
-        name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
+        name = next(
+            (Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)),
+            "server",
+        )
         return {server_name(name): {"command": words[0], "args": words[1:]}}, Path.cwd()
     try:
         servers = json.loads(_text(file))["mcpServers"]
@@ -279,7 +335,9 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
         except msgspec.ValidationError as error:
             raise KoderzError(f"{where}.{key}: {str(error)[:1].lower()}{str(error)[1:]}") from None
         if not _SERVER_NAME.fullmatch(name) or ("command" in server) == ("url" in server):
-            raise KoderzError(f"{where} needs a name of letters, digits, - and _, and either a command or a url")
+            raise KoderzError(
+                f"{where} needs a name of letters, digits, - and _, and either a command or a url"
+            )
     return found, file.parent
 
 
@@ -320,22 +378,40 @@ def _kept(
     """The addition made of these files, which are copied into the cache below the digest of all of it."""
     digest = hashlib.sha256(json.dumps([kind, server], sort_keys=True).encode())
     if sum(file.stat().st_size for file in files.values()) > _LARGEST:
-        raise KoderzError(f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with less in it")
+        raise KoderzError(
+            f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with less in it"
+        )
     try:
-        contents = {path: (file.read_bytes(), bool(file.stat().st_mode & 0o100)) for path, file in files.items()}
+        contents = {
+            path: (file.read_bytes(), bool(file.stat().st_mode & 0o100))
+            for path, file in files.items()
+        }
         for path, (content, executable) in sorted(contents.items()):
-            digest.update(f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape"))
+            digest.update(
+                f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape")
+            )
             digest.update(content)
         folder = cache_folder() / "additions" / digest.hexdigest()
         _copy(contents, folder)
         kept = {path: file.read_bytes() for path, file in files_below(folder).items()}
     except OSError as error:
-        raise KoderzError(f"{name}: the {kind} can't be copied into koderz' cache: {error}") from None
+        raise KoderzError(
+            f"{name}: the {kind} can't be copied into koderz' cache: {error}"
+        ) from None
     if kept != {path: content for path, (content, _) in contents.items()}:
         raise KoderzError(f"{folder} has changed since koderz copied {name} there; remove it")
     path = str(folder / min(contents).split("/")[0]) if contents else ""
-    args = [f"{path}/{words[word]}" if words and word in words else word for word in (server or {}).get("args", ())]
-    return Addition(kind, name, path, digest.hexdigest(), {**server, "args": args} if server and args else server or {})
+    args = [
+        f"{path}/{words[word]}" if words and word in words else word
+        for word in (server or {}).get("args", ())
+    ]
+    return Addition(
+        kind,
+        name,
+        path,
+        digest.hexdigest(),
+        {**server, "args": args} if server and args else server or {},
+    )
 
 
 def _copy(contents: Mapping[str, tuple[bytes, bool]], folder: Path) -> None:
@@ -363,7 +439,11 @@ def used_in(additions: Iterable[Addition], actions: Sequence[str]) -> Mapping[st
     them. A skill is used where a file of its folder is named, or the tool `Skill` opens it, and a server where a tool
     of its is called. Context files, memories and system prompts stand in every prompt.
     """
-    marks = {each.name: _mark_of(each) for each in additions if each.kind in ("skill", "mcp") and not each.inside}
+    marks = {
+        each.name: _mark_of(each)
+        for each in additions
+        if each.kind in ("skill", "mcp") and not each.inside
+    }
     found = {name: any(mark.search(action) for action in actions) for name, mark in marks.items()}
     return {USED: found} if found else {}
 
@@ -373,4 +453,6 @@ def _mark_of(addition: Addition) -> re.Pattern[str]:
     if addition.kind == "mcp":
         return re.compile(rf"\A(?:mcp__)?{name}__")
     # Each agent has its skills in a folder of another name; `ls` of all of them opens none.
-    return re.compile(rf"\ASkill\b.*[\"']{name}[\"']|\b(?:skills|additions/\w+)/{name}\b|\b{name}/SKILL\.md")
+    return re.compile(
+        rf"\ASkill\b.*[\"']{name}[\"']|\b(?:skills|additions/\w+)/{name}\b|\b{name}/SKILL\.md"
+    )

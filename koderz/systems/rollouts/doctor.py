@@ -28,7 +28,9 @@ async def _workspaces(environ: Mapping[str, str]) -> Finding:
     """The sandbox in which agents' commands would run here, and the reasons against others."""
     backends: tuple[Backend, ...] = (Local(), Docker(""), Podman(""), Uncontained())
     # All have to end: asyncio would wait for ever for a program that is called off while it starts.
-    ended = await asyncio.gather(usual_sandbox(environ), *map(_entered, backends), return_exceptions=True)
+    ended = await asyncio.gather(
+        usual_sandbox(environ), *map(_entered, backends), return_exceptions=True
+    )
     for each in ended:
         if isinstance(each, KoderzError):
             return Finding("rollouts", "broken", str(each))
@@ -49,25 +51,38 @@ async def _images(environ: Mapping[str, str]) -> Finding:
             (place / "image/bin").mkdir(parents=True)
             (place / "images.json").write_text('{"empty": {"path": "image"}}')
             local = Local(images=ImageStore(place))
-            await local.run(Command(["/bin/true"], image="empty", in_image=True, checkout="/"), place)
+            await local.run(
+                Command(["/bin/true"], image="empty", in_image=True, checkout="/"), place
+            )
     except KoderzError as error:
         return Finding(
-            "images", "missing", f"not by --sandbox local: {error}", "--sandbox docker or podman run in them"
+            "images",
+            "missing",
+            f"not by --sandbox local: {error}",
+            "--sandbox docker or podman run in them",
         )
     if not folder:
-        return Finding("images", "ok", "--sandbox local runs in those of --images DIR, of one user each")
+        return Finding(
+            "images", "ok", "--sandbox local runs in those of --images DIR, of one user each"
+        )
     try:
         names = await asyncio.to_thread(ImageStore(Path(folder)).names)
     except KoderzError as error:
         return Finding("images", "broken", str(error), "remove the file, or save the image again")
-    return Finding("images", "ok", f"--sandbox local runs in those of {folder}: {', '.join(names) or 'none'}")
+    return Finding(
+        "images", "ok", f"--sandbox local runs in those of {folder}: {', '.join(names) or 'none'}"
+    )
 
 
 async def _entered(backend: Backend) -> str:
     """The backend's name with its isolation, or the reason why it can't run here."""
     try:
         async with backend:
-            return backend.name if backend.isolation == backend.name else f"{backend.name} ({backend.isolation})"
+            return (
+                backend.name
+                if backend.isolation == backend.name
+                else f"{backend.name} ({backend.isolation})"
+            )
     except Unreachable as error:
         return f"no {backend.name} ({str(error).removeprefix(f'--sandbox {backend.name}: ')})"
 
@@ -75,7 +90,9 @@ async def _entered(backend: Backend) -> str:
 def _agents() -> Finding:
     own = [name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:")]
     adapters = {name: required("agents", name) for name in own_names("agents")}
-    missing = {name: adapter.install for name, adapter in adapters.items() if adapter.find() is None}
+    missing = {
+        name: adapter.install for name, adapter in adapters.items() if adapter.find() is None
+    }
     here = ", ".join(name for name in own if name not in missing)
     absent = "; ".join(f"{name} by {install}" for name, install in missing.items())
     return Finding("agents", "ok", here + (f" (not installed: {absent})" if absent else ""))

@@ -31,12 +31,29 @@ _OPERATORS: dict[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.Is: (rb"\bis\b", b"is not"),
     ast.IsNot: (rb"\bis\s+not\b", b"is"),
 }
-_METHODS = ("Equal", "NotEqual"), ("True", "False"), ("In", "NotIn"), ("Is", "IsNot"), ("IsNone", "IsNotNone")
-_OPPOSITES = {f"assert{one}": f"assert{other}" for pair in _METHODS for one, other in (pair, pair[::-1])}
+_METHODS = (
+    ("Equal", "NotEqual"),
+    ("True", "False"),
+    ("In", "NotIn"),
+    ("Is", "IsNot"),
+    ("IsNone", "IsNotNone"),
+)
+_OPPOSITES = {
+    f"assert{one}": f"assert{other}" for pair in _METHODS for one, other in (pair, pair[::-1])
+}
 _EQUAL = re.compile(r"assert_?(?!\w*not)\w*(?:equal|close)\w*", re.IGNORECASE)
 _RAISES = {"raises", "assertRaises", "assertRaisesRegex"}
-_ERRORS = ("BufferError", "EOFError", "ChildProcessError", "BlockingIOError")  # that hardly any code raises
-_TRANSPARENT = {"subTest", "open", "warns", "catch_warnings", "patch", "TemporaryDirectory", "NamedTemporaryFile"}
+# that hardly any code raises
+_ERRORS = ("BufferError", "EOFError", "ChildProcessError", "BlockingIOError")
+_TRANSPARENT = {
+    "subTest",
+    "open",
+    "warns",
+    "catch_warnings",
+    "patch",
+    "TemporaryDirectory",
+    "NamedTemporaryFile",
+}
 _LEAVES = ast.Return | ast.Yield | ast.YieldFrom | ast.Raise | ast.Break | ast.Continue
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -74,14 +91,17 @@ def opposites(source: str, draw: random.Random | None = None) -> tuple[Opposite,
         return (same := Opposite(source, frozenset(), frozenset())), same
     reader = ScriptReader(source.encode(), draw)
     functions = dict(tests_in(tree))
-    found = {name: sites for name, function in functions.items() if (sites := [*reader.sites(function)])}
+    found = {
+        name: sites for name, function in functions.items() if (sites := [*reader.sites(function)])
+    }
     names = draw.sample([*found], len(found))
     halves = names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]
     turned = [{name: reader.turned(found[name]) for name in half} for half in halves]
     if len(names) == 1:
         turned[1] = {name: reader.turned(found[name], by_negation=True) for name in names}
     first, second = (
-        Opposite(reader.edited(edits.values()), frozenset(edits), frozenset(functions) - {*edits}) for edits in turned
+        Opposite(reader.edited(edits.values()), frozenset(edits), frozenset(functions) - {*edits})
+        for edits in turned
     )
     return first, second
 
@@ -90,7 +110,9 @@ def tests_in(tree: ast.Module) -> Iterator[tuple[str, Function]]:
     """The tests of a script by name, as `name` or `Class::name`."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            yield from ((f"{node.name}::{name}", function) for name, function in _functions(node.body))
+            yield from (
+                (f"{node.name}::{name}", function) for name, function in _functions(node.body)
+            )
     yield from _functions(tree.body)
 
 
@@ -133,7 +155,9 @@ class ScriptReader:
     def sites(self, function: Function) -> Iterator[Site]:
         """The assertions that every run of a test reaches and that can be inverted."""
         literals = Literals(function, self._text, self._lines, self._draw)
-        return (site for site in self._in_body(function.body, literals) if site.other or site.negated)
+        return (
+            site for site in self._in_body(function.body, literals) if site.other or site.negated
+        )
 
     def _in_body(self, body: Iterable[ast.stmt], literals: Literals) -> Iterator[Site]:
         for statement in body:
@@ -151,11 +175,15 @@ class ScriptReader:
                 return
 
     def _within(self, statement: ast.With | ast.AsyncWith, literals: Literals) -> Iterator[Site]:
-        calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
+        calls = [
+            item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)
+        ]
         raising = [call for call in calls if callee(call) in _RAISES and call.args]
         if raising:
             yield Site(self._other_error(raising[0]), [])
-        elif len(calls) == len(statement.items) and all(callee(call) in _TRANSPARENT for call in calls):
+        elif len(calls) == len(statement.items) and all(
+            callee(call) in _TRANSPARENT for call in calls
+        ):
             yield from self._in_body(statement.body, literals)
 
     def _called(self, call: ast.Call, literals: Literals) -> Site:
@@ -163,15 +191,27 @@ class ScriptReader:
         name = callee(call)
         if name in _RAISES and len(call.args) > 1:
             return Site(self._other_error(call), [])
-        is_method = isinstance(call.func, ast.Attribute) and name.startswith("assert") and "_" not in name
+        is_method = (
+            isinstance(call.func, ast.Attribute) and name.startswith("assert") and "_" not in name
+        )
         edits: _Edits = []
         if _EQUAL.fullmatch(name) and len(call.args) >= 2:
             far = bool(re.search("close|almost", name, re.IGNORECASE))
-            edits = next(filter(None, (literals.altered(each, far=far) for each in call.args[1::-1])), [])
+            edits = next(
+                filter(None, (literals.altered(each, far=far) for each in call.args[1::-1])), []
+            )
         opposite = _OPPOSITES.get(name, "") if is_method else ""
         if not edits and call.args and (opposite or (is_method and _EQUAL.fullmatch(name))):
-            last = max([end(each, self._lines) for each in (*call.args, *(word.value for word in call.keywords))])
-            edits = [self._renamed(call, "assertIn"), Edit(end(call.args[0], self._lines), last, b", " + self._none())]
+            last = max(
+                [
+                    end(each, self._lines)
+                    for each in (*call.args, *(word.value for word in call.keywords))
+                ]
+            )
+            edits = [
+                self._renamed(call, "assertIn"),
+                Edit(end(call.args[0], self._lines), last, b", " + self._none()),
+            ]
         return Site(edits, [self._renamed(call, opposite)] if opposite else [])
 
     def _renamed(self, call: ast.Call, name: str) -> Edit:
@@ -193,8 +233,12 @@ class ScriptReader:
             if isinstance(test.ops[0], ast.Eq):
                 if edits := next(filter(None, map(literals.altered, sides)), []):
                     return edits
-                judged = next((side for side in sides[::-1] if isinstance(side, ast.Call)), test.left)
-            elif isinstance(test.ops[0], ast.In) and (edits := literals.altered(test.left, far=True)):
+                judged = next(
+                    (side for side in sides[::-1] if isinstance(side, ast.Call)), test.left
+                )
+            elif isinstance(test.ops[0], ast.In) and (
+                edits := literals.altered(test.left, far=True)
+            ):
                 return edits
         first, last = start(test, self._lines), end(test, self._lines)
         shown = self._text[start(judged, self._lines) : end(judged, self._lines)]
@@ -202,8 +246,20 @@ class ScriptReader:
 
     def _none(self) -> bytes:
         """An expression for values of each kind that no test produces."""
-        number, word = self._draw.randrange(1000, 100_000), "".join(self._draw.choices("bcdfghjklmnpqrstvwxz", k=6))
-        each = (number, number + 0.5, word, word.encode(), [number], (number,), {word: number}, {number})
+        number, word = (
+            self._draw.randrange(1000, 100_000),
+            "".join(self._draw.choices("bcdfghjklmnpqrstvwxz", k=6)),
+        )
+        each = (
+            number,
+            number + 0.5,
+            word,
+            word.encode(),
+            [number],
+            (number,),
+            {word: number},
+            {number},
+        )
         return repr(tuple(self._draw.sample(each, len(each)))).encode()
 
     def _negated(self, test: ast.expr) -> _Edits:
@@ -217,7 +273,9 @@ class ScriptReader:
             return [Edit(first, inner, b"(" * text[first:inner].count(b"("))]
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             pattern, other = _OPERATORS[type(test.ops[0])]
-            found = re.compile(pattern).search(text, end(test.left, lines), start(test.comparators[0], lines))
+            found = re.compile(pattern).search(
+                text, end(test.left, lines), start(test.comparators[0], lines)
+            )
             return [Edit(found.start(), found.end(), other)] if found else []
         if isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return [Edit(first, first, b"not ")]
@@ -251,10 +309,16 @@ async def unbelieved(
     wrong: dict[int, tuple[str, str]] = {}
     found: list[Sequence[ScriptResult]] = []
     for turn in (0, 1):
-        turned = [replace(script, content=pair[turn].source) for script, pair in zip(scripts, pairs, strict=True)]
+        turned = [
+            replace(script, content=pair[turn].source)
+            for script, pair in zip(scripts, pairs, strict=True)
+        ]
         opposite = {number: pairs[number][turn] for number in passed}
         found.append(await _inverted_results(turned, opposite, results, run))
-        lies = {number: _lies(opposite[number], results[number], found[turn][number]) for number in passed}
+        lies = {
+            number: _lies(opposite[number], results[number], found[turn][number])
+            for number in passed
+        }
         if any(lies.values()):
             usual, without = await control(scripts), await control(turned)
             for number, names in lies.items():
@@ -262,7 +326,10 @@ async def unbelieved(
         for number in passed:
             if number not in wrong and _says_nothing(opposite[number], found[turn][number]):
                 cause = found[turn][number].cause
-                wrong[number] = cause, f"it ended ({cause}) before a test had failed that has to fail turned round"
+                wrong[number] = (
+                    cause,
+                    f"it ended ({cause}) before a test had failed that has to fail turned round",
+                )
     return wrong | {
         number: ("tampering", TAMPERED)
         for number in passed
@@ -271,7 +338,10 @@ async def unbelieved(
 
 
 async def _inverted_results(
-    scripts: Sequence[Script], opposite: Mapping[int, Opposite], results: Sequence[ScriptResult], run: RunAll
+    scripts: Sequence[Script],
+    opposite: Mapping[int, Opposite],
+    results: Sequence[ScriptResult],
+    run: RunAll,
 ) -> Sequence[ScriptResult]:
     """The results of the inverted scripts, run once more if they prove nothing and no tampering is known."""
     found = await run(scripts)
@@ -292,7 +362,11 @@ def _unlike(
     if not lying:
         return {}
     limit = usual.cause or turned.cause
-    more = f"; without the agent's changes the run ended ({limit}), so that it isn't excused" if limit else ""
+    more = (
+        f"; without the agent's changes the run ended ({limit}), so that it isn't excused"
+        if limit
+        else ""
+    )
     return {number: ("tampering", f"{lying[0]} doesn't fail turned round{more}")}
 
 
@@ -300,7 +374,10 @@ def _says_nothing(opposite: Opposite, result: ScriptResult) -> bool:
     """Whether a run ended at a limit before an inverted test failed."""
     if result.cause in ("", "tampering") or not opposite.turned:
         return False
-    ended = replace(result, tests={test: ok for test, ok in result.tests.items() if test not in result.unfinished})
+    ended = replace(
+        result,
+        tests={test: ok for test, ok in result.tests.items() if test not in result.unfinished},
+    )
     return not opposite.turned & ({*_named(ended)} - _passing(ended))
 
 
@@ -310,7 +387,9 @@ def _is_tampered(pair: tuple[Opposite, Opposite], found: Sequence[ScriptResult])
         return True
     left = [opposite.left for opposite in pair]
     is_whole = any(left) and not any(result.cause for result in found)
-    return is_whole and not any(names & _any_passing(result) for names, result in zip(left, found, strict=True))
+    return is_whole and not any(
+        names & _any_passing(result) for names, result in zip(left, found, strict=True)
+    )
 
 
 def _lies(opposite: Opposite, before: ScriptResult, result: ScriptResult) -> frozenset[str]:

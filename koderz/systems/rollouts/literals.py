@@ -9,8 +9,30 @@ from typing import NamedTuple
 
 _ARITHMETIC = ast.Add | ast.Sub
 _CONSTRUCTORS = {
-    *("approx", "Decimal", "Fraction", "set", "frozenset", "list", "tuple", "dict", "bytes", "bytearray", "array"),
-    *("Path", "PurePath", "PosixPath", "PurePosixPath", "date", "datetime", "time", "timedelta", "OrderedDict"),
+    *(
+        "approx",
+        "Decimal",
+        "Fraction",
+        "set",
+        "frozenset",
+        "list",
+        "tuple",
+        "dict",
+        "bytes",
+        "bytearray",
+        "array",
+    ),
+    *(
+        "Path",
+        "PurePath",
+        "PosixPath",
+        "PurePosixPath",
+        "date",
+        "datetime",
+        "time",
+        "timedelta",
+        "OrderedDict",
+    ),
 }
 
 
@@ -36,7 +58,11 @@ class Literals:
     """The literals with which a test function compares."""
 
     def __init__(
-        self, function: ast.FunctionDef | ast.AsyncFunctionDef, text: bytes, lines: Sequence[int], draw: random.Random
+        self,
+        function: ast.FunctionDef | ast.AsyncFunctionDef,
+        text: bytes,
+        lines: Sequence[int],
+        draw: random.Random,
     ) -> None:
         self._function, self._text, self._lines, self._draw = function, text, lines, draw
 
@@ -54,7 +80,9 @@ class Literals:
     def _of_literal(self, node: ast.expr, *, far: bool) -> list[Edit]:
         if not _is_literal(node):
             return []
-        far = far or any(isinstance(each, ast.Call) and callee(each) == "approx" for each in ast.walk(node))
+        far = far or any(
+            isinstance(each, ast.Call) and callee(each) == "approx" for each in ast.walk(node)
+        )
         leaves = [*_leaves(node)]
         if not leaves:
             return [self._edit(node, _FILLED[type(node)])] if type(node) in _FILLED else []
@@ -66,7 +94,11 @@ class Literals:
 
     def _values(self, name: str) -> list[ast.expr]:
         """The literals that a name stands for."""
-        uses = [node for node in ast.walk(self._function) if isinstance(node, ast.Name) and node.id == name]
+        uses = [
+            node
+            for node in ast.walk(self._function)
+            if isinstance(node, ast.Name) and node.id == name
+        ]
         if sum(isinstance(use.ctx, ast.Load) for use in uses) != 1:
             return []
         if len(uses) == 1:
@@ -82,13 +114,21 @@ class Literals:
     def _parameters(self, name: str) -> Iterator[ast.expr]:
         """The values of a name in each row of `parametrize`; empty if they aren't literal."""
         for call in self._function.decorator_list:
-            if not (isinstance(call, ast.Call) and callee(call) == "parametrize" and len(call.args) > 1):
+            if not (
+                isinstance(call, ast.Call) and callee(call) == "parametrize" and len(call.args) > 1
+            ):
                 continue
             names, rows = _names(call.args[0]), call.args[1]
             if name in names and isinstance(rows, ast.List | ast.Tuple):
                 for row in rows.elts:
-                    values = row.args if isinstance(row, ast.Call) and callee(row) == "param" else [row]
-                    if len(names) > 1 and len(values) == 1 and isinstance(values[0], ast.List | ast.Tuple):
+                    values = (
+                        row.args if isinstance(row, ast.Call) and callee(row) == "param" else [row]
+                    )
+                    if (
+                        len(names) > 1
+                        and len(values) == 1
+                        and isinstance(values[0], ast.List | ast.Tuple)
+                    ):
                         values = values[0].elts
                     yield values[names.index(name)] if len(values) == len(names) else ast.Name(name)
 
@@ -113,13 +153,19 @@ def _is_literal(node: ast.expr) -> bool:
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return all(map(_is_literal, node.elts))
     if isinstance(node, ast.Dict):
-        return all(key is not None and _is_literal(key) for key in node.keys) and all(map(_is_literal, node.values))
+        return all(key is not None and _is_literal(key) for key in node.keys) and all(
+            map(_is_literal, node.values)
+        )
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.USub) and _is_literal(node.operand)
     if isinstance(node, ast.BinOp):
-        return isinstance(node.op, _ARITHMETIC) and _is_literal(node.left) and _is_literal(node.right)
+        return (
+            isinstance(node.op, _ARITHMETIC) and _is_literal(node.left) and _is_literal(node.right)
+        )
     if isinstance(node, ast.Call) and callee(node) in _CONSTRUCTORS:
-        is_near = callee(node) == "approx" and all(_is_literal(word.value) for word in node.keywords)
+        is_near = callee(node) == "approx" and all(
+            _is_literal(word.value) for word in node.keywords
+        )
         return bool(node.args) and _is_literal(node.args[0]) and (not node.keywords or is_near)
     return False
 
@@ -158,10 +204,14 @@ def _other(value: object, draw: random.Random, *, far: bool) -> object:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return value + draw.randrange(1, 10) * ((abs(value) + 100) * draw.randrange(2, 9) if far else 1)
+        return value + draw.randrange(1, 10) * (
+            (abs(value) + 100) * draw.randrange(2, 9) if far else 1
+        )
     if isinstance(value, float | complex):
         size = abs(value)
-        return round(17 + 3 * draw.random() + (size * draw.randrange(3, 90) if size < 1e300 else 0), 3)
+        return round(
+            17 + 3 * draw.random() + (size * draw.randrange(3, 90) if size < 1e300 else 0), 3
+        )
     if isinstance(value, str):
         return _other_text(value, draw, far=far)
     if isinstance(value, bytes):

@@ -29,7 +29,11 @@ def wrong_amount(text: str) -> str:
     """Error in an amount of canaries, or an empty text."""
     found = AMOUNT.fullmatch(text)
     holds = found and 0 < int(found[1]) <= (100 if found[2] else 10_000)
-    return "" if holds else f"{text!r} is neither a number of canaries nor a share of the tasks such as 10%"
+    return (
+        ""
+        if holds
+        else f"{text!r} is neither a number of canaries nor a share of the tasks such as 10%"
+    )
 
 
 def wrong_names(names: Iterable[str]) -> str:
@@ -56,9 +60,14 @@ class RolloutsOptions:
     """The resources of an agent in its workspace."""
 
     agent_timeout: float | None = option(
-        None, "Time that an agent has. Default: the task's own, else 1800.", "SECONDS", bounds=(1, 86_400)
+        None,
+        "Time that an agent has. Default: the task's own, else 1800.",
+        "SECONDS",
+        bounds=(1, 86_400),
     )
-    agent_memory: int = option(4096, "Memory that an agent's commands share.", "MB", bounds=(64, 1 << 20))
+    agent_memory: int = option(
+        4096, "Memory that an agent's commands share.", "MB", bounds=(64, 1 << 20)
+    )
     entry_sandbox: bool = option(
         True, "Have entries that name a sandbox use the run's all the same, as with --sandbox."
     )
@@ -76,14 +85,25 @@ class RolloutsOptions:
         changeable=True,
     )
     cpus: float | None = option(
-        None, "Cores that a task's commands share. Default: the task's own, else all.", "N", bounds=(0.01, 4096)
+        None,
+        "Cores that a task's commands share. Default: the task's own, else all.",
+        "N",
+        bounds=(0.01, 4096),
     )
     memory_mb: int | None = option(
-        None, "Memory of every task, agent and tests. Default: the task's own.", "MB", bounds=(64, 1 << 24)
+        None,
+        "Memory of every task, agent and tests. Default: the task's own.",
+        "MB",
+        bounds=(64, 1 << 24),
     )
-    timeout_multiplier: float = option(1.0, "Factor of the time of agents and of tests.", "X", bounds=(0.01, 1000))
+    timeout_multiplier: float = option(
+        1.0, "Factor of the time of agents and of tests.", "X", bounds=(0.01, 1000)
+    )
     network: Literal["none", "task"] = option(
-        "none", "none, or task: the network that each task asks for, where the sandbox has it.", "WHICH", risk=SENDS
+        "none",
+        "none, or task: the network that each task asks for, where the sandbox has it.",
+        "WHICH",
+        risk=SENDS,
     )
     mcp_network: str | None = option(
         None,
@@ -115,15 +135,24 @@ class RolloutsOptions:
         changeable=True,
     )
     host_base: bool = option(
-        True, "Follow a Dockerfile on this machine's programs where its base image isn't in --images."
+        True,
+        "Follow a Dockerfile on this machine's programs where its base image isn't in --images.",
     )
     allow_network: Literal["none", "build"] = option(
-        "none", "none, or build: lines of Dockerfiles reach the network while they are followed.", "WHICH", risk=SENDS
+        "none",
+        "none, or build: lines of Dockerfiles reach the network while they are followed.",
+        "WHICH",
+        risk=SENDS,
     )
-    layer_mb: int = option(8192, "The most disk that a Dockerfile's lines may take.", "MB", bounds=(16, 1 << 20))
+    layer_mb: int = option(
+        8192, "The most disk that a Dockerfile's lines may take.", "MB", bounds=(16, 1 << 20)
+    )
     max_diff_mb: int = option(10, "The largest diff that is graded.", "MB", bounds=(1, 1024))
     registry: str | None = option(
-        None, "A registry.json that names datasets: --dataset NAME[@VERSION].", "FILE|URL", risk=RUNS_CODE
+        None,
+        "A registry.json that names datasets: --dataset NAME[@VERSION].",
+        "FILE|URL",
+        risk=RUNS_CODE,
     )
     wheels: Path | None = option(
         None,
@@ -139,7 +168,9 @@ class RolloutsOptions:
         check=wrong_names,
         risk=SENDS,
     )
-    skip_unrunnable: bool = option(False, "Leave out the tasks that can't be loaded or run here, counted by reason.")
+    skip_unrunnable: bool = option(
+        False, "Leave out the tasks that can't be loaded or run here, counted by reason."
+    )
     require_fresh: bool = option(
         False, "Leave out the tasks whose own solution passes only as published, named and counted."
     )

@@ -21,7 +21,12 @@ from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.environments import notes_on
 from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in, recorded
 from koderz.systems.rollouts.grading import Graded, grade
-from koderz.systems.rollouts.grading.scores import expected, is_for_judge, opinions, simulated_opinion
+from koderz.systems.rollouts.grading.scores import (
+    expected,
+    is_for_judge,
+    opinions,
+    simulated_opinion,
+)
 from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, in_parts
@@ -59,11 +64,17 @@ def _read(place: Path, options: RolloutsOptions) -> tuple[Dataset, Config | None
     found = config.dataset if config else read_dataset(place, options.registry, options.variables)
     found = replace(found, tasks=stood_in(found.tasks, options.environments, options.images))
     judged = (
-        {task_id for task_id, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model}
+        {
+            task_id
+            for task_id, entry in zip(config.of_entries, config.entries, strict=True)
+            if entry.judge_model
+        }
         if config
         else set()
     )
-    able, left_out = workable(found.tasks, lambda task: bool(options.judge_model) or task.id in judged)
+    able, left_out = workable(
+        found.tasks, lambda task: bool(options.judge_model) or task.id in judged
+    )
     left_out = [*found.refused, *left_out]
     if not options.skip_unrunnable:
         require_none(left_out, len(found.tasks) + len(found.refused))
@@ -97,9 +108,19 @@ class GradedWorkspace(Workspace):
             await self.handles.note("steps", found)
         for path, result in found.get("test_results", {}).items():
             await self.handles.grade(path, float(result["success"]))
-        facts = {"resources": self.resources, **({"mcp": self.servers} if self.servers else {}), **verdict.facts}
-        if USED in facts:  # an agent may call a server's tool by a name that doesn't tell whose it is
-            called = {name: True for record in self.servers for name, own in record.items() if own["calls"]}
+        facts = {
+            "resources": self.resources,
+            **({"mcp": self.servers} if self.servers else {}),
+            **verdict.facts,
+        }
+        # an agent may call a server's tool by a name that doesn't tell whose it is
+        if USED in facts:
+            called = {
+                name: True
+                for record in self.servers
+                for name, own in record.items()
+                if own["calls"]
+            }
             facts[USED] = {**facts[USED], **called}
         return replace(verdict, facts=facts)
 
@@ -133,8 +154,14 @@ class RolloutsSuite(Suite):
         self.source, self._dataset, self._left_out = source, dataset, left_out
         self._images = ImageStore(options.images)
         self._making = options.making(self._images)
-        tasks = [self._placed(task, options.sandbox_of(task.sandbox, sandbox)) for task in dataset.tasks]
-        self.notices = [*notices_of(left_out, len(tasks) + len(left_out)), *ignored_keys(tasks), *notes_on(tasks)]
+        tasks = [
+            self._placed(task, options.sandbox_of(task.sandbox, sandbox)) for task in dataset.tasks
+        ]
+        self.notices = [
+            *notices_of(left_out, len(tasks) + len(left_out)),
+            *ignored_keys(tasks),
+            *notes_on(tasks),
+        ]
         self.notices += skill_notices(tasks)
         self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
@@ -143,7 +170,9 @@ class RolloutsSuite(Suite):
         self._payloads = {task.id: task for task in tasks}
         self._additions = additions_by_arm(config, tasks)
         self.mounted = {
-            f"the {each['kind'].replace('_', ' ')} {each['name']}{f' of {arm}' if arm else ''}": each["digest"]
+            f"the {each['kind'].replace('_', ' ')} {each['name']}{f' of {arm}' if arm else ''}": each[
+                "digest"
+            ]
             for arm, every in self._additions.items()
             for each in every
         }
@@ -164,7 +193,11 @@ class RolloutsSuite(Suite):
             self.parts = (*self.parts, "canaries")
         self._options = options
         self.judge_calls = max(
-            (len(task.skill_eval.expectations if task.skill_eval else task.rubrics) for task in tasks), default=1
+            (
+                len(task.skill_eval.expectations if task.skill_eval else task.rubrics)
+                for task in tasks
+            ),
+            default=1,
         )
         self._stores = Stores()
 
@@ -180,7 +213,10 @@ class RolloutsSuite(Suite):
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
             tasks, unable = runnable(
-                dataset.tasks, lambda task: options.sandbox_of(task.sandbox, sandbox), images, options.making(images)
+                dataset.tasks,
+                lambda task: options.sandbox_of(task.sandbox, sandbox),
+                images,
+                options.making(images),
             )
             dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
@@ -189,22 +225,38 @@ class RolloutsSuite(Suite):
         if added := canaries_of(dataset.tasks, sandbox, options):
             dataset = replace(dataset, tasks=[*dataset.tasks, *added])
             config = with_canaries(config, added) if config else None
-        return cls(str(source.dataset or "embedded sample"), dataset, options, config, left_out, source.sandbox)
+        return cls(
+            str(source.dataset or "embedded sample"),
+            dataset,
+            options,
+            config,
+            left_out,
+            source.sandbox,
+        )
 
     def details(self, tasks: Sequence[Task[Rollout]], settings: Settings) -> Mapping[str, Any]:
         """The dataset, and the tasks that were left out. Raises KoderzError for one that can't run here."""
         payloads = [task.payload for task in tasks]
         self._require_contained(settings)
-        require_network((task.published or task for task in payloads), settings.sandbox, self._options)
-        require_runnable(payloads, lambda task: task.sandbox or settings.sandbox, self._images, self._making)
-        left_out = {"left_out": [each._asdict() for each in self._left_out]} if self._left_out else {}
+        require_network(
+            (task.published or task for task in payloads), settings.sandbox, self._options
+        )
+        require_runnable(
+            payloads, lambda task: task.sandbox or settings.sandbox, self._images, self._making
+        )
+        left_out = (
+            {"left_out": [each._asdict() for each in self._left_out]} if self._left_out else {}
+        )
         about = {"dataset": dict(self._dataset.about)} if self._dataset.about else {}
         return {**about, **left_out, **({"additions": self._additions} if self._additions else {})}
 
     def _require_contained(self, settings: Settings) -> None:
         """Raises KoderzError where an agent would see more than its arm names."""
         added = [each for task in self._payloads.values() for each in task.additions]
-        if added and "uncontained" in {settings.sandbox, *(task.sandbox for task in self._payloads.values())}:
+        if added and "uncontained" in {
+            settings.sandbox,
+            *(task.sandbox for task in self._payloads.values()),
+        }:
             raise KoderzError(
                 f"{added[0].name}: an agent that isn't contained sees more than its arm; use --sandbox local"
             )
@@ -226,12 +278,18 @@ class RolloutsSuite(Suite):
         """Opens the workspaces' shared state. Raises Unreachable if commands can't be run as asked for."""
         settings = context.settings
         async with AsyncExitStack() as stack:
-            for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
+            for name in sorted(
+                {settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}
+            ):
                 backend = open_backend(name, settings, self._images)
                 self._stores.backends[name] = await stack.enter_async_context(backend)
             run = self._stores.backends[""] = self._stores.backends[settings.sandbox]
-            here = [task.payload for task in self.tasks if self._stores.backend_of(task.payload) is run]
-            where = f"agents' commands and tests run in the sandbox {run.name}: {_isolation(here, run)}"
+            here = [
+                task.payload for task in self.tasks if self._stores.backend_of(task.payload) is run
+            ]
+            where = (
+                f"agents' commands and tests run in the sandbox {run.name}: {_isolation(here, run)}"
+            )
             yield Shared(self._stores, [f"{where}{_price(run)}"])
 
     @asynccontextmanager
@@ -245,7 +303,9 @@ class RolloutsSuite(Suite):
         workspace.resources = self._resources(payload, stores.backend_of(payload))
         yield workspace
 
-    async def judge(self, task: Task[Rollout], answer: Reply | str, context: JudgeContext) -> Verdict:
+    async def judge(
+        self, task: Task[Rollout], answer: Reply | str, context: JudgeContext
+    ) -> Verdict:
         """The verdict on a diff. Raises Fault if it can't be judged, for example without pytest."""
         diff = answer.text if isinstance(answer, Reply) else answer
         work = context.workspace.work(task.payload, diff) if context.workspace else Work(diff)
@@ -257,7 +317,9 @@ class RolloutsSuite(Suite):
             terms = await self._terms_of(task.payload)
             graded = await grade(task.payload, work, self._stores, terms)
         except GitError as error:
-            return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
+            return Verdict(
+                "failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0
+            )
         if terms.solution == "failed" and not await self._is_rewarded(task.payload):
             check = f"koderz rollouts check {shlex.quote(str(task.payload.folder))}"
             raise Fault(
@@ -265,27 +327,48 @@ class RolloutsSuite(Suite):
                 cause="task",
             )
         graded = replace(graded, tampering=(*work.removed, *graded.tampering))
-        said = await opinions(task.payload, diff, context.ask, work.message) if context.ask else None
+        said = (
+            await opinions(task.payload, diff, context.ask, work.message) if context.ask else None
+        )
         resources = self._resources(task.payload, backend)
-        return _verdict(task.payload, diff, graded, _isolation([task.payload], backend), said, resources)
+        return _verdict(
+            task.payload, diff, graded, _isolation([task.payload], backend), said, resources
+        )
 
-    async def _by_expectations(self, task: Rollout, work: Work, context: JudgeContext, backend: Backend) -> Verdict:
+    async def _by_expectations(
+        self, task: Rollout, work: Work, context: JudgeContext, backend: Backend
+    ) -> Verdict:
         """The verdict of the role judge on an eval without tests. Raises Fault where an expectation gets none."""
         assert task.skill_eval
         if context.ask is None:
-            raise Fault(f"{task.id}: it has no tests, so it needs a judge; name one with --judge-model", cause="judge")
+            raise Fault(
+                f"{task.id}: it has no tests, so it needs a judge; name one with --judge-model",
+                cause="judge",
+            )
         said = await opinions(task, work.diff, context.ask, work.message)
         holds = [each["score"] for each in said["rubric_scores"]]
         if None in holds:
             silent = said["rubric_scores"][holds.index(None)]
             why = silent["reasoning"] or "its reply isn't the JSON that it was asked for"
-            raise Fault(f"{task.id}: no verdict of the judge on {silent['expectation']!r:.200}: {why}", cause="judge")
+            raise Fault(
+                f"{task.id}: no verdict of the judge on {silent['expectation']!r:.200}: {why}",
+                cause="judge",
+            )
         graded = Graded(expected(task, holds), (), graded="judge")
-        verdict = _verdict(task, work.diff, graded, backend.isolation, said, self._resources(task, backend))
-        lines = [f"{'holds' if each['score'] else 'fails'}: {each['expectation']}" for each in said["rubric_scores"]]
+        verdict = _verdict(
+            task, work.diff, graded, backend.isolation, said, self._resources(task, backend)
+        )
+        lines = [
+            f"{'holds' if each['score'] else 'fails'}: {each['expectation']}"
+            for each in said["rubric_scores"]
+        ]
         log = "\n".join([*lines, "", "Last message:", work.message])
-        stated = [task.skill_eval.expected_output, *(f"- {each['expectation']}" for each in said["rubric_scores"])]
-        material = "\n\n".join([*stated, work.diff, work.message])  # for people who judge the same, without its verdict
+        stated = [
+            task.skill_eval.expected_output,
+            *(f"- {each['expectation']}" for each in said["rubric_scores"]),
+        ]
+        # for people who judge the same, without its verdict
+        material = "\n\n".join([*stated, work.diff, work.message])
         return replace(
             verdict,
             cause="" if verdict.passed else "expectations",
@@ -314,7 +397,9 @@ class RolloutsSuite(Suite):
         return rewarded
 
     def _resources(self, task: Rollout, backend: Backend) -> Mapping[str, Any]:
-        return resources_of(task, backend, self._options.agent_memory, self._options.timeout_multiplier)
+        return resources_of(
+            task, backend, self._options.agent_memory, self._options.timeout_multiplier
+        )
 
     def outline(self, plan: Any) -> Iterator[str]:
         """Lines on where agents work, and what they see of this machine."""
@@ -327,7 +412,9 @@ class RolloutsSuite(Suite):
         if plan.settings.sandbox in ("local", "contained"):
             yield "Mount: this machine's programs, read-only"
         scripts = filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))
-        for shown in dict.fromkeys((*scripts, *(path for task in tasks for path in task.payload.agent_mounts))):
+        for shown in dict.fromkeys(
+            (*scripts, *(path for task in tasks for path in task.payload.agent_mounts))
+        ):
             yield f"Mount: {shown}, read-only"
         for name, every in self._additions.items():
             given = (
@@ -335,7 +422,11 @@ class RolloutsSuite(Suite):
                 for each in every
             )
             yield f"Given to agents{f' of {name}' if name else ''}: {', '.join(given)}"
-        programs = (arm.solver for arm in plan.arms if arm.solver.restarts and "script" not in arm.solver.parameters)
+        programs = (
+            arm.solver
+            for arm in plan.arms
+            if arm.solver.restarts and "script" not in arm.solver.parameters
+        )
         for name in dict.fromkeys(solver.name for solver in programs):
             yield f"Mount: the package of {name.removeprefix('agent:')}, read-only, and a bridge to its model"
 
@@ -379,7 +470,9 @@ def _verdict(
         "total_score": found.total_score,
         "score_of_graded": found.score_of_graded,
         "evaluation": found.evaluation,
-        "test_results": {each.path: {"success": each.success, "output": each.output} for each in graded.results},
+        "test_results": {
+            each.path: {"success": each.success, "output": each.output} for each in graded.results
+        },
         "diff_lines": len(diff.splitlines()),
         "tampering": [*graded.tampering],
         "graded": graded.graded,
@@ -417,5 +510,8 @@ def _verdict(
         metrics,
         sandbox=f"{isolation}, {graded.isolation}",
         artifacts={"diff.patch": diff, "eval.log": graded.log, **recorded(evaluation)},
-        facts={"resources": resources, **({"published_only": True} if graded.graded == "published" else {})},
+        facts={
+            "resources": resources,
+            **({"published_only": True} if graded.graded == "published" else {}),
+        },
     )

@@ -85,7 +85,8 @@ class Artifact:
     """A file or folder that travels from where the agent worked to a separate verifier, and is kept."""
 
     source: str  # a path there; a relative one begins in WORKDIR
-    destination: str = ""  # below the folder of artifacts that is kept; empty: the source's own path
+    # below the folder of artifacts that is kept; empty: the source's own path
+    destination: str = ""
     exclude: tuple[str, ...] = ()  # patterns of names, as of `tar --exclude`
 
 
@@ -105,16 +106,19 @@ class CollectHook:
 class Verifier:
     """The tests that a task brings along as a script of its own, and the environment in which they run."""
 
-    script: Path | None = None  # the task's own test script; None: it is in the verifier's image, or missing
+    # the task's own test script; None: it is in the verifier's image, or missing
+    script: Path | None = None
     name: str = "tests/test.sh"  # of that script, from the task's folder
     is_apart: bool = False  # whether that script lies elsewhere than in /tests
     by_status: bool = False  # whether ending with 0 is what passes; else it writes rewards
     tests: tuple[Path, ...] = ()  # folders that are put into /tests, later ones over earlier ones
-    environment: Mapping[str, str] = field(default_factory=dict)  # besides that of the machine it runs on
+    # besides that of the machine it runs on
+    environment: Mapping[str, str] = field(default_factory=dict)
     network: Network | None = None  # None: that of the machine
     collect: tuple[CollectHook, ...] = ()
     is_separate: bool = False  # whether it has a machine of its own, which gets the artifacts alone
-    image: Image | str | None = None  # of a separate one, which has /tests/test.sh itself; None: the agent's anew
+    # of a separate one, which has /tests/test.sh itself; None: the agent's anew
+    image: Image | str | None = None
     steps: tuple[Step, ...] = ()  # of a separate one's Dockerfile: what is copied to /tests
     refused: str = ""  # why only the image of that Dockerfile will do
     installs: tuple[str, ...] = ()  # the Python packages that it installs, as pip takes them
@@ -159,9 +163,12 @@ class Stage:
     """One of the steps of a task, which an agent works on one after the other in one environment."""
 
     name: str
-    task: Rollout  # the task as it is in this step: its instructions, time, verifier, artifacts and solution
-    upload: Path | None = None  # a folder whose files are laid into WORKDIR before; its setup.sh is run there
-    min_reward: Mapping[str, float] = field(default_factory=dict)  # below which no later step is begun
+    # the task as it is in this step: its instructions, time, verifier, artifacts and solution
+    task: Rollout
+    # a folder whose files are laid into WORKDIR before; its setup.sh is run there
+    upload: Path | None = None
+    # below which no later step is begun
+    min_reward: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +190,8 @@ class Rollout:
     title: str
     instructions: str
     repo: Repo = field(default_factory=Repo)
-    files: Mapping[str, Path | str] = field(default_factory=dict)  # laid over the repository: a file, or its text
+    # laid over the repository: a file, or its text
+    files: Mapping[str, Path | str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()  # names, `dir/` and globs
     injected: Mapping[str, str] = field(default_factory=dict)
     rubrics: tuple[Rubric, ...] = ()
@@ -194,46 +202,66 @@ class Rollout:
     steps: tuple[Step, ...] = ()
     refused: str = ""  # why only the image of the Dockerfile will do
     agent_seconds: float = 1800.0
-    agent_mounts: tuple[str, ...] = ()  # folders and files of the host that the agent sees, read-only
-    additions: tuple[Addition, ...] = field(default=(), repr=False)  # what its arm and the task itself give its agent
+    # folders and files of the host that the agent sees, read-only
+    agent_mounts: tuple[str, ...] = ()
+    # what its arm and the task itself give its agent
+    additions: tuple[Addition, ...] = field(default=(), repr=False)
     max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
     test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
     metrics: str = ""  # a command that prints metrics of the task's own
     details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
     digest: str = ""
-    base: str = field(default="", repr=False)  # its digest before its entry's settings; empty: no entry names it
+    # its digest before its entry's settings; empty: no entry names it
+    base: str = field(default="", repr=False)
     image_digest: str = ""  # of what its image is made of
     sandbox: str = ""  # the backend that its entry names; empty: the run's
-    whole: str = field(default="", repr=False)  # the digest of the task that it is a step of; empty: of none
+    # the digest of the task that it is a step of; empty: of none
+    whole: str = field(default="", repr=False)
     base_image: str = field(default="", repr=False)  # that its Dockerfile begins with
-    stated: Mapping[str, str] = field(default_factory=dict, repr=False)  # by its ENV, which its image has already
-    image_name: str = field(default="", repr=False)  # of a published image; empty: that of the Dockerfile
-    workdir_of_image: bool = field(default=False, repr=False)  # whether `workdir` stands in for the image's own
+    # by its ENV, which its image has already
+    stated: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # of a published image; empty: that of the Dockerfile
+    image_name: str = field(default="", repr=False)
+    # whether `workdir` stands in for the image's own
+    workdir_of_image: bool = field(default=False, repr=False)
     made: Environment | None = field(default=None, repr=False)  # what its image is made of here
     network: Network = field(default_factory=Network, repr=False)  # of the agent
     asked: RequestedResources = field(default_factory=RequestedResources, repr=False)
     healthcheck: Healthcheck | None = field(default=None, repr=False)  # before anybody works
     artifacts: tuple[Artifact, ...] = field(default=(), repr=False)  # besides PUBLISHED
-    verifier: Verifier | None = field(default=None, repr=False)  # None: its tests are scripts of pytest
-    solution: Path | None = field(default=None, repr=False)  # its script, whose folder is shown at /solution
-    solution_diff: Path | None = field(default=None, repr=False)  # the human's, where the solution is no script
+    # None: its tests are scripts of pytest
+    verifier: Verifier | None = field(default=None, repr=False)
+    # its script, whose folder is shown at /solution
+    solution: Path | None = field(default=None, repr=False)
+    # the human's, where the solution is no script
+    solution_diff: Path | None = field(default=None, repr=False)
     solution_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    stages: tuple[Stage, ...] = field(default=(), repr=False)  # empty: the task is one piece of work
+    # empty: the task is one piece of work
+    stages: tuple[Stage, ...] = field(default=(), repr=False)
     rewards_of: Literal["mean", "final"] = field(default="mean", repr=False)  # its stages
     needs: tuple[Need, ...] = field(default=(), repr=False)
     instance: Instance | None = field(default=None, repr=False)  # of SWE-bench
-    skill_eval: SkillEval | None = field(default=None, repr=False)  # without scripts the role judge makes the verdict
-    wheels: str = field(default="", repr=False)  # a folder of packages that its verifier may install
-    canary_of: str = field(default="", repr=False)  # the id of the task that it is an impossible variant of
-    published: Rollout | None = field(default=None, repr=False)  # before the run's own resources; None: it has none
-    hidden_files: tuple[str, ...] = field(default=(), repr=False)  # of its Dockerfile's folder: tests and solutions
-    has_tree_of_image: bool = field(default=False, repr=False)  # whether its checkout has what its image has in WORKDIR
-    states_network: bool = field(default=False, repr=False)  # whether its files can say which network it has
+    # without scripts the role judge makes the verdict
+    skill_eval: SkillEval | None = field(default=None, repr=False)
+    # a folder of packages that its verifier may install
+    wheels: str = field(default="", repr=False)
+    # the id of the task that it is an impossible variant of
+    canary_of: str = field(default="", repr=False)
+    # before the run's own resources; None: it has none
+    published: Rollout | None = field(default=None, repr=False)
+    # of its Dockerfile's folder: tests and solutions
+    hidden_files: tuple[str, ...] = field(default=(), repr=False)
+    # whether its checkout has what its image has in WORKDIR
+    has_tree_of_image: bool = field(default=False, repr=False)
+    # whether its files can say which network it has
+    states_network: bool = field(default=False, repr=False)
     publishes: bool = field(default=False, repr=False)  # whether PUBLISHED travels
     takes_overrides: bool = field(default=False, repr=False)
-    ignored_keys: tuple[str, ...] = field(default=(), repr=False)  # of its files, that nothing reads
+    # of its files, that nothing reads
+    ignored_keys: tuple[str, ...] = field(default=(), repr=False)
     services: Services | None = field(default=None, repr=False)  # beside the agent's
-    mounted: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # of `context`, each with its place
+    # of `context`, each with its place
+    mounted: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     metadata: Mapping[str, Any] = field(
         default_factory=dict, repr=False
     )  # of its file or row, by which it is clustered
@@ -247,7 +275,10 @@ class Rollout:
     @property
     def hidden(self) -> tuple[str, ...]:
         """The files in its folder that no agent may see and no image may include."""
-        return (*self.hidden_files, *(script.content_file for script in self.scripts if script.content_file))
+        return (
+            *self.hidden_files,
+            *(script.content_file for script in self.scripts if script.content_file),
+        )
 
     @property
     def image(self) -> Image | str | None:
@@ -276,7 +307,11 @@ class Rollout:
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
         """The hosts of its allowlist that the run lets it reach."""
-        return self.network.allowed_hosts if self.published is not None and self.network.mode == "allowlist" else ()
+        return (
+            self.network.allowed_hosts
+            if self.published is not None and self.network.mode == "allowlist"
+            else ()
+        )
 
     @property
     def verifying(self) -> Rollout:
@@ -299,6 +334,8 @@ def with_digest(task: Rollout, digest: str) -> Rollout:
     def of_step(stage: Stage) -> Stage:
         own = hashlib.sha256(f"{digest}\0{stage.name}".encode()).hexdigest()[:16]
         image = task.image_digest
-        return replace(stage, task=replace(stage.task, digest=own, whole=digest, image_digest=image))
+        return replace(
+            stage, task=replace(stage.task, digest=own, whole=digest, image_digest=image)
+        )
 
     return replace(task, digest=digest, stages=tuple(map(of_step, task.stages)))

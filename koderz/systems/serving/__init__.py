@@ -13,7 +13,10 @@ SYSTEM = System(
     options={"suite.serving": f"{_HERE}.options:ServingOptions"},
     loads={"completions": f"{_HERE}.started:CompletionsLoad"},
     commands={
-        "perf serve-bench": (f"{_HERE}.commands:serve_bench", "Put a server of completions under load, and time it.")
+        "perf serve-bench": (
+            f"{_HERE}.commands:serve_bench",
+            "Put a server of completions under load, and time it.",
+        )
     },
     accounts={"serving": f"{_HERE}.commands:ServingAccount"},
 )

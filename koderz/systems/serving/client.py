@@ -38,7 +38,8 @@ class Target:
     api_key: str = field(default="", repr=False)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 600.0  # seconds of one request
-    sockets: Callable[[Any], socket.socket] | None = None  # what makes them, for a network that isn't this one
+    # what makes them, for a network that isn't this one
+    sockets: Callable[[Any], socket.socket] | None = None
 
     @property
     def address(self) -> str:
@@ -48,13 +49,18 @@ class Target:
     @property
     def url(self) -> str:
         """The endpoint below the base URL, with `/v1` only once."""
-        base = self.base_url.removesuffix("/v1") if self.endpoint.startswith("/v1/") else self.base_url
+        base = (
+            self.base_url.removesuffix("/v1") if self.endpoint.startswith("/v1/") else self.base_url
+        )
         return base + self.endpoint
 
     def body(self, prompt: Prompt) -> bytes:
         """The request body for a prompt."""
         asked: dict[str, Any] = (
-            {"messages": [{"role": "user", "content": prompt.text}], "max_completion_tokens": prompt.output_tokens}
+            {
+                "messages": [{"role": "user", "content": prompt.text}],
+                "max_completion_tokens": prompt.output_tokens,
+            }
             if self.chat
             else {"prompt": prompt.text, "max_tokens": prompt.output_tokens}
         )
@@ -90,7 +96,11 @@ class _Choice(msgspec.Struct):
 
     def text_so_far(self) -> str:
         delta = self.delta
-        return self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)) or ""
+        return (
+            self.text
+            or (delta and (delta.content or delta.reasoning_content or delta.reasoning))
+            or ""
+        )
 
 
 class _Chunk(msgspec.Struct):
@@ -135,7 +145,9 @@ def models_url(target: Target) -> str:
 def first_listed(status: int, body: bytes, target: Target) -> str:
     """The first model of a list. Raises ValueError if the body is no list."""
     if status != 200:
-        raise ValueError(f"{shown_address(models_url(target))} answers HTTP {status}: {_words(body, target)}")
+        raise ValueError(
+            f"{shown_address(models_url(target))} answers HTTP {status}: {_words(body, target)}"
+        )
     listed = orjson.loads(body).get("data") or [{}]
     return str(listed[0].get("id", ""))
 
@@ -211,7 +223,10 @@ class Stream:
     def end(self) -> None:
         """Called at the end of the stream."""
         if self._said:
-            self._timing.latency, self._timing.text = self._last - self._started, "".join(self._said)
+            self._timing.latency, self._timing.text = (
+                self._last - self._started,
+                "".join(self._said),
+            )
         else:
             self._timing.error = self._timing.error or "the stream had no token in it"
 
@@ -233,7 +248,9 @@ def _token(line: bytes, timing: Timing) -> str:
 
 
 def _words(body: bytes, target: Target) -> str:
-    return clean(body[:SHOWN].decode("utf-8", "replace"), target.api_key, *secrets_of(target.base_url))
+    return clean(
+        body[:SHOWN].decode("utf-8", "replace"), target.api_key, *secrets_of(target.base_url)
+    )
 
 
 _LOOK = 0.005  # seconds between two looks at how late the event loop is
@@ -273,7 +290,9 @@ class Measured:
     timings: Sequence[Timing]
     lags: Sequence[float]  # how late the event loop was whenever it was looked at, seconds
 
-    def record(self, about: Mapping[str, Any], count: Callable[[str], int] | None) -> dict[str, Any]:
+    def record(
+        self, about: Mapping[str, Any], count: Callable[[str], int] | None
+    ) -> dict[str, Any]:
         """The record of the load, times to the microsecond. `count`: a tokenizer, if the server counts no tokens."""
         by = "usage"
         for timing in self.timings:
@@ -283,9 +302,14 @@ class Measured:
         lags = sorted(self.lags)
         return {
             "about": about,
-            "client_lag_p99_ms": round(1000 * lags[int(0.99 * (len(lags) - 1))], 6) if lags else 0.0,
+            "client_lag_p99_ms": round(1000 * lags[int(0.99 * (len(lags) - 1))], 6)
+            if lags
+            else 0.0,
             "output_tokens_by": by,
-            "requests": [{name: _rounded(value) for name, value in asdict(each).items()} for each in self.timings],
+            "requests": [
+                {name: _rounded(value) for name, value in asdict(each).items()}
+                for each in self.timings
+            ],
         }
 
 
@@ -332,11 +356,16 @@ async def _look(lags: list[float]) -> None:
         lags.append(max(0.0, time.perf_counter() - due))
 
 
-async def _until_ready(client: httpx.AsyncClient, target: Target, prompt: Prompt, seconds: float) -> None:
+async def _until_ready(
+    client: httpx.AsyncClient, target: Target, prompt: Prompt, seconds: float
+) -> None:
     begun = time.perf_counter()
     while (timing := await timed(client, target, prompt, begun)).error:
         if time.perf_counter() - begun > seconds:
-            raise Fault(f"{target.address} isn't ready after {seconds:g} seconds: {timing.error}", cause="unreachable")
+            raise Fault(
+                f"{target.address} isn't ready after {seconds:g} seconds: {timing.error}",
+                cause="unreachable",
+            )
         await asyncio.sleep(min(_POLL, seconds))
 
 

@@ -23,8 +23,26 @@ if TYPE_CHECKING:
 
 
 _OPTIONS = (
-    *("suite.serving", "seed", "local_model", "base_url", "api_key_env", "temperature", "top_p", "request_timeout"),
-    *("grace", "results", "tags", "sinks", "no_sinks", "sink_patience", "mlflow_detail", "mlflow_experiment"),
+    *(
+        "suite.serving",
+        "seed",
+        "local_model",
+        "base_url",
+        "api_key_env",
+        "temperature",
+        "top_p",
+        "request_timeout",
+    ),
+    *(
+        "grace",
+        "results",
+        "tags",
+        "sinks",
+        "no_sinks",
+        "sink_patience",
+        "mlflow_detail",
+        "mlflow_experiment",
+    ),
 )
 """The options of a run that apply to a load."""
 
@@ -48,11 +66,18 @@ def serve_bench(
     front: Front,
     host: Annotated[str, _server(metavar="HOST")] = "127.0.0.1",
     port: Annotated[int, _server(metavar="PORT")] = 8000,
-    save_result: Annotated[bool, _saving("Save the result as JSON, in vLLM's form.", "--save-result")] = False,
-    save_detailed: Annotated[
-        bool, _saving("Save the times, lengths, texts and error of each request, too.", "--save-detailed")
+    save_result: Annotated[
+        bool, _saving("Save the result as JSON, in vLLM's form.", "--save-result")
     ] = False,
-    result_dir: Annotated[Path | None, _saving("Where it is saved. Default: here.", metavar="DIR")] = None,
+    save_detailed: Annotated[
+        bool,
+        _saving(
+            "Save the times, lengths, texts and error of each request, too.", "--save-detailed"
+        ),
+    ] = False,
+    result_dir: Annotated[
+        Path | None, _saving("Where it is saved. Default: here.", metavar="DIR")
+    ] = None,
     result_filename: Annotated[
         str | None, _saving("Its name. Default: LABEL-RATEqps-MODEL-DATE.json.", metavar="NAME")
     ] = None,
@@ -73,7 +98,9 @@ def serve_bench(
     if not saves and (result_dir or result_filename):
         flag = "--result-dir" if result_dir else "--result-filename"
         raise without_effect(flag, "a load with --save-result")
-    given["base_url"] = given.get("base_url") or os.environ.get("KODERZ_BASE_URL") or f"http://{host}:{port}"
+    given["base_url"] = (
+        given.get("base_url") or os.environ.get("KODERZ_BASE_URL") or f"http://{host}:{port}"
+    )
     target = _target(given)
     given["local_model"] = f"openai/{target.model or asyncio.run(_first_model(target))}"
 
@@ -118,7 +145,9 @@ async def _first_model(target: Target) -> str:
         found = await first_model(replace(target, timeout=30.0))
     except (OSError, ValueError) as error:
         why = clean(str(error), *secrets_of(target.base_url))
-        raise Unreachable(f"{target.address} doesn't say which models it has: {why}; name one with --model") from None
+        raise Unreachable(
+            f"{target.address} doesn't say which models it has: {why}; name one with --model"
+        ) from None
     if not found:
         raise Unreachable(f"{target.address} has no model; name one with --model")
     return found
@@ -140,9 +169,13 @@ def _warn(record: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Warns of problems with the measurement."""
     if result["client_bound"]:
         lag = result["client_lag_p99_ms"]
-        warn(f"client_bound: this client itself was up to {lag:.1f} ms late (p99), more than 5 % of the median ITL")
+        warn(
+            f"client_bound: this client itself was up to {lag:.1f} ms late (p99), more than 5 % of the median ITL"
+        )
     if result["output_tokens_by"] != "usage":
-        warn(f"the server doesn't count its tokens: output tokens are counted by {result['output_tokens_by']}")
+        warn(
+            f"the server doesn't count its tokens: output tokens are counted by {result['output_tokens_by']}"
+        )
     errors = [each["error"] for each in record["requests"] if each["error"]]
     for error in dict.fromkeys(errors):
         warn(f"{errors.count(error)} of {len(record['requests'])} requests failed: {error}")
@@ -155,9 +188,14 @@ def _save(record: Mapping[str, Any], folder: Path, name: str | None, *, detailed
     from koderz_tracker.files import write_whole
 
     result = result_of(record)
-    at_once = f"-concurrency{result['max_concurrency']}" if result["max_concurrency"] is not None else ""
+    at_once = (
+        f"-concurrency{result['max_concurrency']}" if result["max_concurrency"] is not None else ""
+    )
     start = f"{result['label'] or result['backend']}-{result['request_rate']}qps{at_once}"
-    path = folder / (name or f"{start}-{result['model_id'].rpartition('/')[2]}-{datetime.now():%Y%m%d-%H%M%S}.json")
+    path = folder / (
+        name
+        or f"{start}-{result['model_id'].rpartition('/')[2]}-{datetime.now():%Y%m%d-%H%M%S}.json"
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [orjson.dumps({**result, **(details_of(record) if detailed else {})})])

@@ -44,7 +44,9 @@ def result_of(record: Json) -> dict[str, Any]:
     about, requests = record["about"], record["requests"]
     done = [each for each in requests if not each["error"]]
     duration = max(each["ended"] for each in requests) - min(each["start"] for each in requests)
-    tokens_in, tokens_out = (sum(each[name] for each in done) for name in ("input_tokens", "output_tokens"))
+    tokens_in, tokens_out = (
+        sum(each[name] for each in done) for name in ("input_tokens", "output_tokens")
+    )
     spans = _spans(done, queued=about["max_concurrency"] is not None)
     good = _good(spans, read_goodput(about["goodput"]))
     found = {
@@ -61,7 +63,11 @@ def result_of(record: Json) -> dict[str, Any]:
         "max_output_tokens_per_s": _most_tokens(done),
         "max_concurrent_requests": _most_at_once(done),
     }
-    spans["tpot"] = [each for each, request in zip(spans["tpot"], done, strict=True) if request["output_tokens"] > 1]
+    spans["tpot"] = [
+        each
+        for each, request in zip(spans["tpot"], done, strict=True)
+        if request["output_tokens"] > 1
+    ]
     for name, values in spans.items():
         found |= _statistics(name, values, about["percentiles"])
     lag = record["client_lag_p99_ms"]
@@ -73,7 +79,16 @@ def result_of(record: Json) -> dict[str, Any]:
 
 
 _HEAD = (
-    *("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate"),
+    *(
+        "date",
+        "endpoint_type",
+        "backend",
+        "label",
+        "model_id",
+        "tokenizer_id",
+        "num_prompts",
+        "request_rate",
+    ),
     *("burstiness", "max_concurrency"),
 )
 
@@ -141,7 +156,9 @@ def _line(label: str, value: float) -> str:
 def _spans(done: Sequence[Json], *, queued: bool) -> dict[str, list[float]]:
     """The values of each metric for each request, in seconds; of `itl`, for all chunks."""
     tpots = [
-        (each["latency"] - each["ttft"]) / (each["output_tokens"] - 1) if each["output_tokens"] > 1 else 0.0
+        (each["latency"] - each["ttft"]) / (each["output_tokens"] - 1)
+        if each["output_tokens"] > 1
+        else 0.0
         for each in done
     ]
     found = {
@@ -153,13 +170,20 @@ def _spans(done: Sequence[Json], *, queued: bool) -> dict[str, list[float]]:
     return found | ({"client_queue_time": [each["queued"] for each in done]} if queued else {})
 
 
-def _statistics(name: str, values: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
+def _statistics(
+    name: str, values: Sequence[float], percentiles: Sequence[float]
+) -> dict[str, float]:
     """Statistics in milliseconds; 0 if there is no value, as in vLLM."""
     import numpy as np
 
     data = np.asarray(values or [0.0]) * 1000
     named = {f"p{each:g}": float(np.percentile(data, each)) for each in percentiles}
-    found = {"mean": float(data.mean()), "median": float(np.median(data)), "std": float(data.std()), **named}
+    found = {
+        "mean": float(data.mean()),
+        "median": float(np.median(data)),
+        "std": float(data.std()),
+        **named,
+    }
     return {f"{how}_{name}_ms": value for how, value in found.items()}
 
 
@@ -188,7 +212,11 @@ def _most_tokens(done: Sequence[Json]) -> float:
 
 def _most_at_once(done: Sequence[Json]) -> int:
     """The largest number of requests under way at once; one that ends as another begins doesn't count with it."""
-    events = sorted(event for each in done for event in ((each["start"], 1), (each["start"] + each["latency"], -1)))
+    events = sorted(
+        event
+        for each in done
+        for event in ((each["start"], 1), (each["start"] + each["latency"], -1))
+    )
     most = now = 0
     for _, change in events:
         now += change

@@ -52,18 +52,26 @@ class ServingOptions:
     """The options of a load: its prompts and its rate."""
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = option(
-        "openai", "The server's API: openai, vllm and sglang mean completions, openai-chat chat completions.", "NAME"
+        "openai",
+        "The server's API: openai, vllm and sglang mean completions, openai-chat chat completions.",
+        "NAME",
     )
     endpoint: str | None = option(
-        None, "The path below --base-url. Default: /v1/completions, or /v1/chat/completions.", "PATH"
+        None,
+        "The path below --base-url. Default: /v1/completions, or /v1/chat/completions.",
+        "PATH",
     )
     dataset_name: Literal["random", "sharegpt", "custom"] = option(
-        "random", "Where prompts come from: random, or sharegpt or custom with --dataset-path.", "NAME"
+        "random",
+        "Where prompts come from: random, or sharegpt or custom with --dataset-path.",
+        "NAME",
     )
     dataset_path: Path | None = option(
         None, "ShareGPT's JSON, or JSON lines with prompt and, if you like, output_tokens.", "FILE"
     )
-    random_input_len: int = option(1024, "Length of each random prompt, in tokens.", "N", bounds=(1, 10_000_000))
+    random_input_len: int = option(
+        1024, "Length of each random prompt, in tokens.", "N", bounds=(1, 10_000_000)
+    )
     random_output_len: int = option(
         128,
         "Tokens asked for with each random prompt; of custom ones, where they don't say.",
@@ -71,9 +79,13 @@ class ServingOptions:
         bounds=(1, 1_000_000),
     )
     tokenizer: str | None = option(
-        None, "A tokenizer.json that counts tokens; without one, words are counted (needs koderz[data]).", "FILE"
+        None,
+        "A tokenizer.json that counts tokens; without one, words are counted (needs koderz[data]).",
+        "FILE",
     )
-    label: str | None = option(None, "What the result file calls this load. Default: --backend.", "TEXT")
+    label: str | None = option(
+        None, "What the result file calls this load. Default: --backend.", "TEXT"
+    )
     num_prompts: int = option(1000, "Number of requests.", "N", bounds=(1, 1_000_000))
     request_rate: str = option(
         "inf",
@@ -82,10 +94,16 @@ class ServingOptions:
         check=_wrong_number,
     )
     burstiness: str = option(
-        "1", "How even requests come: 1 is a Poisson process, less is burstier, inf is even.", "B", check=_wrong_number
+        "1",
+        "How even requests come: 1 is a Poisson process, less is burstier, inf is even.",
+        "B",
+        check=_wrong_number,
     )
     max_concurrency: int | None = option(
-        None, "Maximum requests at once; with --request-rate inf, a closed loop.", "N", bounds=(1, 100_000)
+        None,
+        "Maximum requests at once; with --request-rate inf, a closed loop.",
+        "N",
+        bounds=(1, 100_000),
     )
     goodput: tuple[str, ...] = option(
         (),
@@ -94,11 +112,22 @@ class ServingOptions:
         listed=True,
         check=_wrong_goodput,
     )
-    ignore_eos: bool = option(False, "Ask the server to go on after the end of the text (vLLM, SGLang).")
-    num_warmups: int = option(0, "Requests before the load, which don't count.", "N", bounds=(0, 100_000))
+    ignore_eos: bool = option(
+        False, "Ask the server to go on after the end of the text (vLLM, SGLang)."
+    )
+    num_warmups: int = option(
+        0, "Requests before the load, which don't count.", "N", bounds=(0, 100_000)
+    )
     ready_check_timeout_sec: float = option(
-        0.0, "Time that the server has to answer a first request; 0 sends none.", "SECONDS", bounds=(0, 86_400)
+        0.0,
+        "Time that the server has to answer a first request; 0 sends none.",
+        "SECONDS",
+        bounds=(0, 86_400),
     )
     metric_percentiles: tuple[str, ...] = option(
-        ("99",), "The percentiles that are reported: 50,90,99.", "P", listed=True, check=_wrong_percentiles
+        ("99",),
+        "The percentiles that are reported: 50,90,99.",
+        "P",
+        listed=True,
+        check=_wrong_percentiles,
     )

@@ -26,7 +26,8 @@ _WORDS = _COMMON.split()
 """Common English words, each of which is one token to most tokenizers."""
 
 _TRIES = 10  # random texts of which one is cut between two tokens
-_SHORTEST, _LONGEST_PROMPT, _LONGEST = 4, 1024, 2048  # tokens of a ShareGPT prompt and answer that vLLM takes
+# tokens of a ShareGPT prompt and answer that vLLM takes
+_SHORTEST, _LONGEST_PROMPT, _LONGEST = 4, 1024, 2048
 
 
 class Prompt(NamedTuple):
@@ -93,7 +94,10 @@ def _custom(options: ServingOptions) -> Iterator[Prompt]:
     assert options.dataset_path
     count = counter_of(options.tokenizer)
     for row in read_rows(options.dataset_path):
-        text, wanted = row.text("prompt"), int(row.number("output_tokens", options.random_output_len))
+        text, wanted = (
+            row.text("prompt"),
+            int(row.number("output_tokens", options.random_output_len)),
+        )
         if not text or wanted < 1:
             raise row.error("a prompt has a text and at least one output token")
         yield Prompt(text, count(text), wanted)

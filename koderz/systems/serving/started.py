@@ -44,7 +44,9 @@ class CompletionsLoad(SandboxedLoad):
     options = ServingOptions
     measures = MEASURES
 
-    async def find_model(self, running: Running, port: int, options: ServingOptions, seconds: float) -> str:
+    async def find_model(
+        self, running: Running, port: int, options: ServingOptions, seconds: float
+    ) -> str:
         """The first model of the server's list."""
         find = partial(first_model_beside, running.beside) if running.beside else first_model
         try:
@@ -53,7 +55,14 @@ class CompletionsLoad(SandboxedLoad):
             raise ValueError(f"the server's models can't be listed: {error}") from None
 
     async def send(
-        self, running: Running, port: int, model: str, options: ServingOptions, *, seed: int, seconds: float
+        self,
+        running: Running,
+        port: int,
+        model: str,
+        options: ServingOptions,
+        *,
+        seed: int,
+        seconds: float,
     ) -> LoadResult:
         """Sends 20 short requests at once and then the load, without sampling."""
         send = partial(measured_beside, running.beside) if running.beside else measured
@@ -62,7 +71,9 @@ class CompletionsLoad(SandboxedLoad):
             Prompt(each.text, each.tokens, min(each.output_tokens, _CHECKED_TOKENS))
             for each in load_prompts(replace(options, num_prompts=_CHECKS), seed + 1)
         ]
-        checks = await send(target, checked, load_of(replace(options, request_rate="inf", num_warmups=0), 0))
+        checks = await send(
+            target, checked, load_of(replace(options, request_rate="inf", num_warmups=0), 0)
+        )
         loaded = await send(target, load_prompts(options, seed), load_of(options, seed))
         record = loaded.record(about_of(options, model), None)
         if errors := [each.error for each in (*checks.timings, *loaded.timings) if each.error]:
@@ -74,9 +85,13 @@ class CompletionsLoad(SandboxedLoad):
         )
 
 
-def _target(running: Running, port: int, model: str, options: ServingOptions, seconds: float) -> Target:
+def _target(
+    running: Running, port: int, model: str, options: ServingOptions, seconds: float
+) -> Target:
     is_chat = options.backend == "openai-chat"
-    chosen: dict[str, Any] = {"temperature": 0.0} | ({"ignore_eos": True} if options.ignore_eos else {})
+    chosen: dict[str, Any] = {"temperature": 0.0} | (
+        {"ignore_eos": True} if options.ignore_eos else {}
+    )
     return Target(
         f"http://127.0.0.1:{port}",
         options.endpoint or ("/v1/chat/completions" if is_chat else "/v1/completions"),
@@ -90,7 +105,11 @@ def _target(running: Running, port: int, model: str, options: ServingOptions, se
 
 _SOURCE = Path(__file__).with_name("guest") / "load.py"
 _MOST = 256 << 20  # bytes of all answers
-_HEADERS = (("content-type", "application/json"), ("accept-encoding", "identity"), ("connection", "close"))
+_HEADERS = (
+    ("content-type", "application/json"),
+    ("accept-encoding", "identity"),
+    ("connection", "close"),
+)
 
 
 class _Exchange(msgspec.Struct):
@@ -111,7 +130,9 @@ class _Measurement(msgspec.Struct):
 _Parts = Sequence[tuple[float, bytes]]
 
 
-async def measured_beside(beside: Beside, target: Target, prompts: Sequence[Prompt], load: Load) -> Measured:
+async def measured_beside(
+    beside: Beside, target: Target, prompts: Sequence[Prompt], load: Load
+) -> Measured:
     """Measures as `load.measured`, without waiting for the server. Raises OSError if the load isn't sent."""
     requests = [_request("POST", target.url, target.body(prompt)) for prompt in prompts]
     exchanges, lags = await _exchanged(beside, target, requests, load)
@@ -120,7 +141,9 @@ async def measured_beside(beside: Beside, target: Target, prompts: Sequence[Prom
 
 async def first_model_beside(beside: Beside, target: Target) -> str:
     """The first model that the server lists, as `client.first_model` returns it."""
-    ((exchange, parts),), _ = await _exchanged(beside, target, [_request("GET", models_url(target))], Load())
+    ((exchange, parts),), _ = await _exchanged(
+        beside, target, [_request("GET", models_url(target))], Load()
+    )
     if exchange.error:
         raise OSError(exchange.error)
     status, body = 0, b""
@@ -135,7 +158,9 @@ async def first_model_beside(beside: Beside, target: Target) -> str:
 def _request(method: str, url: str, body: bytes = b"") -> str:
     parts = urlsplit(url)
     length = [("content-length", str(len(body)))] if body else []
-    asked = h11.Request(method=method, target=parts.path, headers=[("host", parts.netloc), *_HEADERS, *length])
+    asked = h11.Request(
+        method=method, target=parts.path, headers=[("host", parts.netloc), *_HEADERS, *length]
+    )
     return ((h11.Connection(h11.CLIENT).send(asked) or b"") + body).decode()
 
 
@@ -171,7 +196,13 @@ async def _exchanged(
 def _timing(target: Target, prompt: Prompt, came: tuple[_Exchange, _Parts]) -> Timing:
     """The timing of an exchange, read in the same way as an answer that arrives now."""
     exchange, parts = came
-    timing = Timing(exchange.start, exchange.ended, exchange.queued, input_tokens=prompt.tokens, error=exchange.error)
+    timing = Timing(
+        exchange.start,
+        exchange.ended,
+        exchange.queued,
+        input_tokens=prompt.tokens,
+        error=exchange.error,
+    )
     if timing.error:
         return settled(timing, target)
     stream, refused = Stream(timing, exchange.start), b""

@@ -57,10 +57,20 @@ class ServingSuite(Suite):
         )
         self.source = f"{options.dataset_name} {source}, {options.num_prompts} requests"
         texts = (f"{each.output_tokens} {each.text}" for each in self._prompts)
-        shape = (options.request_rate, options.burstiness, str(options.max_concurrency), str(options.ignore_eos))
+        shape = (
+            options.request_rate,
+            options.burstiness,
+            str(options.max_concurrency),
+            str(options.ignore_eos),
+        )
         digest = task_digest(*shape, *texts)
         self.tasks: tuple[Task, ...] = (
-            Task(f"{options.dataset_name}/{source}", self.source, needs=frozenset({EVALUATOR}), digest=digest),
+            Task(
+                f"{options.dataset_name}/{source}",
+                self.source,
+                needs=frozenset({EVALUATOR}),
+                digest=digest,
+            ),
         )
 
     @classmethod
@@ -80,17 +90,24 @@ class ServingSuite(Suite):
             "passed",
             detail=f"{result['completed']} requests answered, {result['failed']} failed",
             metrics=metrics_of(result),
-            artifacts={"result.json": orjson.dumps(result).decode(), "result.txt": "\n".join(lines_of(result))},
+            artifacts={
+                "result.json": orjson.dumps(result).decode(),
+                "result.txt": "\n".join(lines_of(result)),
+            },
         )
 
 
 class LoadTest:
     """The handle `evaluator` for the solver `serve-bench`."""
 
-    def __init__(self, options: ServingOptions, prompts: Sequence[Prompt], handles: Any, settings: Settings) -> None:
+    def __init__(
+        self, options: ServingOptions, prompts: Sequence[Prompt], handles: Any, settings: Settings
+    ) -> None:
         self._options, self._prompts, self._settings = options, prompts, settings
         self._once = handles.once
-        self._target = target_of(parse_model_name(handles.identity.arm.model).name, options, settings)
+        self._target = target_of(
+            parse_model_name(handles.identity.arm.model).name, options, settings
+        )
         self._is_new = False
 
     async def measure(self) -> str:
@@ -101,7 +118,10 @@ class LoadTest:
             if not all(errors):
                 return orjson.dumps(record).decode()
             if self._is_new:
-                raise Fault(f"all {len(errors)} requests failed, the first with: {errors[0]}", cause="unreachable")
+                raise Fault(
+                    f"all {len(errors)} requests failed, the first with: {errors[0]}",
+                    cause="unreachable",
+                )
         raise AssertionError
 
     async def _measured(self) -> dict[str, Any]:

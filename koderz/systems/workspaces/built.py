@@ -71,7 +71,8 @@ def find_built(name: str) -> UnpackedImage | None:
             fcntl.flock(_held[folder], fcntl.LOCK_SH)
         about = _whole(folder)  # it may have been removed before it was held
     if about is None:
-        if (descriptor := _held.pop(folder, None)) is not None:  # else this process would wait for itself to build it
+        # else this process would wait for itself to build it
+        if (descriptor := _held.pop(folder, None)) is not None:
             os.close(descriptor)
         return None
     with contextlib.suppress(OSError):
@@ -109,7 +110,9 @@ def building(digest: str) -> Iterator[Path | None]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _opened(folder)
     except OSError as error:
-        raise KoderzError(f"environments can't be kept in {folder.parent}: {error.strerror}") from None
+        raise KoderzError(
+            f"environments can't be kept in {folder.parent}: {error.strerror}"
+        ) from None
     draft = folder.with_name(f"{digest}.part")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -151,11 +154,15 @@ def built_environments() -> list[BuiltEnvironment]:
     for file in kept_folder().glob("*/about.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             about = msgspec.json.decode(file.read_bytes(), type=_About)
-            found.append(BuiltEnvironment(file.parent.name, about.source, about.bytes, file.stat().st_mtime))
+            found.append(
+                BuiltEnvironment(file.parent.name, about.source, about.bytes, file.stat().st_mtime)
+            )
     for draft in kept_folder().glob("*.part"):  # of a process that was killed, or is at work
         with contextlib.suppress(OSError):
             digest = draft.name.removesuffix(".part")
-            found.append(BuiltEnvironment(digest, "unfinished", occupied(draft), draft.stat().st_mtime))
+            found.append(
+                BuiltEnvironment(digest, "unfinished", occupied(draft), draft.stat().st_mtime)
+            )
     return sorted(found, key=lambda each: each.last_used)
 
 
@@ -176,7 +183,9 @@ def remove_built(digest: str) -> bool:
 
 
 def _opened(folder: Path) -> int:
-    return os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return os.open(
+        folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
 
 
 # This machine's programs as a root: its /usr lies below, read-only, and some of its /etc is copied. Nobody's home is
@@ -189,7 +198,10 @@ WORKDIR = "/app"
 """Its working folder: where tasks work whose Dockerfile names no other."""
 
 _FOLDERS = {
-    **dict.fromkeys(("etc", "home/user", "media", "mnt", "opt", "run", "srv", "var/cache", "var/lib/dpkg"), 0o755),
+    **dict.fromkeys(
+        ("etc", "home/user", "media", "mnt", "opt", "run", "srv", "var/cache", "var/lib/dpkg"),
+        0o755,
+    ),
     "root": 0o700,
     "tmp": 0o1777,
     "var/log": 0o755,
@@ -205,9 +217,17 @@ def host_image() -> UnpackedImage:
 
 @cache
 def _host_image(kept: Path) -> UnpackedImage:
-    folders = [Path(folder) for folder in userland.system_folders() if not Path(folder).is_symlink()]
+    folders = [
+        Path(folder) for folder in userland.system_folders() if not Path(folder).is_symlink()
+    ]
     digest = hashlib.sha256(repr((os.getuid(), userland.python())).encode())
-    for path in (_STATUS, Path("/etc/ld.so.cache"), Path("/usr/bin"), Path("/usr/local/bin"), *folders):
+    for path in (
+        _STATUS,
+        Path("/etc/ld.so.cache"),
+        Path("/usr/bin"),
+        Path("/usr/local/bin"),
+        *folders,
+    ):
         if path.exists():
             digest.update(f"{path} {path.stat().st_mtime_ns}\0".encode())
     own = digest.hexdigest()[:32]
@@ -226,7 +246,9 @@ def _host_image(kept: Path) -> UnpackedImage:
             remove(draft)
     environment = {"PATH": userland.environment()["PATH"], "LANG": "C.UTF-8"}
     hosted = tuple(map(str, folders))
-    return UnpackedImage(HOST, f"host:{own}", Path("/"), WORKDIR, environment, "", root, hosted=hosted)
+    return UnpackedImage(
+        HOST, f"host:{own}", Path("/"), WORKDIR, environment, "", root, hosted=hosted
+    )
 
 
 def _fill(root: Path, folders: list[Path]) -> None:
@@ -267,4 +289,8 @@ def _mirror(folder: Path, root: Path) -> None:
 
 
 def _unreadable(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if not (Path(folder, name).is_symlink() or os.access(Path(folder, name), os.R_OK))]
+    return [
+        name
+        for name in names
+        if not (Path(folder, name).is_symlink() or os.access(Path(folder, name), os.R_OK))
+    ]

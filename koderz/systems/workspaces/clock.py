@@ -31,7 +31,9 @@ def look(used: dict[str, int]) -> None:
     for path in Path("/proc").iterdir():
         if (name := path.name).isdecimal() and int(name) != os.getpid():
             with contextlib.suppress(OSError):
-                waited = sum(map(int, (path / "stat").read_text().rpartition(")")[2].split()[13:15]))
+                waited = sum(
+                    map(int, (path / "stat").read_text().rpartition(")")[2].split()[13:15])
+                )
                 used[name] = time.clock_gettime_ns((~int(name) << 3) | 2) + waited * _TICK
 
 

@@ -11,8 +11,10 @@ from dataclasses import replace
 from koderz.systems.workspaces.snapshots import TOO_DEEP, Listing
 
 _LEAST_OF_A_FILE = 100  # bytes of a diff for each new file
-_MOST_COMPRESSED = 8  # bytes of new contents for each byte of a diff, as binary files are compressed in it
-_IGNORABLE = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")  # by HFS+, in the names of files
+# bytes of new contents for each byte of a diff, as binary files are compressed in it
+_MOST_COMPRESSED = 8
+# by HFS+, in the names of files
+_IGNORABLE = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _REPOSITORY = re.compile(r"\.git|git~1", re.IGNORECASE)
 _MODULES = re.compile(r"\.gitmodules|gi(?:tmod|7\w*)~\d+", re.IGNORECASE)
 
@@ -30,7 +32,9 @@ def diffable(listing: Listing) -> Listing:
 def _is_of_git(name: str, mode: int) -> bool:
     parts = [_IGNORABLE.sub("", part).partition(":")[0].rstrip(" .") for part in name.split("\\")]
     is_link = stat.S_ISLNK(mode)
-    return any(_REPOSITORY.fullmatch(part) or (is_link and _MODULES.fullmatch(part)) for part in parts)
+    return any(
+        _REPOSITORY.fullmatch(part) or (is_link and _MODULES.fullmatch(part)) for part in parts
+    )
 
 
 def is_rules(path: str, listing: Listing) -> bool:
@@ -60,14 +64,27 @@ def undiffable(now: Listing, seen: Listing, before: Listing) -> Sequence[str]:
         above, _, name = path.rpartition("/")
         is_link = stat.S_ISLNK(about.st_mode)
         is_repository = name == ".git" and not (is_link and above)
-        if path in seen.entries or (above and above not in seen.entries) or is_repository or path in before.entries:
+        if (
+            path in seen.entries
+            or (above and above not in seen.entries)
+            or is_repository
+            or path in before.entries
+        ):
             continue
         is_module = is_link and not _is_of_git(name, stat.S_IFREG)
-        found.append((path, "git takes no link for it" if is_module else "git takes it for a repository's own"))
+        found.append(
+            (
+                path,
+                "git takes no link for it" if is_module else "git takes it for a repository's own",
+            )
+        )
     for path, why in now.aside.items():
         above, _, name = path.rpartition("/")
         is_odd = why == TOO_DEEP or path in before.entries or name.startswith(".git")
         if is_odd and (not above or above in seen.entries):
             found.append((path, why))
     # A path as text that any file takes.
-    return sorted(f"{os.fsencode(path[:200]).decode('utf-8', 'backslashreplace')}: {why}" for path, why in found)
+    return sorted(
+        f"{os.fsencode(path[:200]).decode('utf-8', 'backslashreplace')}: {why}"
+        for path, why in found
+    )

@@ -19,7 +19,16 @@ from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
 from koderz.sandbox.process import reap
 from koderz.sandbox.scratch import scratch
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running
+from koderz.sandbox.workspace import (
+    BRIDGE_PORT,
+    HOME,
+    Command,
+    Ended,
+    Enforcer,
+    Image,
+    Mount,
+    Running,
+)
 from koderz.settings.paths import home_folder
 from koderz.systems.workspaces import keeping
 from koderz.systems.workspaces.cores import available_cores
@@ -37,7 +46,8 @@ LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
 ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
 USER, PASSWORD = "DOCKER_USERNAME", "DOCKER_PASSWORD"
 _HUB = "https://index.docker.io/v1/"
-_STORES = ("credsStore", "credHelpers")  # which docker would ask before it looks at what is written here
+# which docker would ask before it looks at what is written here
+_STORES = ("credsStore", "credHelpers")
 _BUILD_SECONDS = 1800.0
 _NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the program
 
@@ -58,7 +68,8 @@ class Docker:
     def __init__(self, image: str, environ: Mapping[str, str] = os.environ) -> None:
         self._usual, self._environ = image, environ
         self._building: dict[str, asyncio.Task[str]] = {}
-        self._keeping: dict[tuple[str, str], bool] = {}  # whether an image, run as a user, keeps channels
+        # whether an image, run as a user, keeps channels
+        self._keeping: dict[tuple[str, str], bool] = {}
         self._open = contextlib.ExitStack()
         self._config: tuple[str, ...] = ()
         self._projects = Projects(self.cli, LABEL, self._built)
@@ -75,32 +86,47 @@ class Docker:
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
         if command.in_image:
-            raise Fault("only --sandbox local works in an image's own folder; lay a checkout over it", cause="sandbox")
+            raise Fault(
+                "only --sandbox local works in an image's own folder; lay a checkout over it",
+                cause="sandbox",
+            )
         make_tree(place)
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
         if command.channel:
             if not await self._keeps_channels(command, place, image):
-                return replace(await self._run(keeping.unkept(command), place, name, image), loaded=[keeping.UNKEPT])
+                return replace(
+                    await self._run(keeping.unkept(command), place, name, image),
+                    loaded=[keeping.UNKEPT],
+                )
             command = keeping.kept(command, place)
         ended = await self._run(command, place, name, image)
         return keeping.with_facts(ended, place) if command.channel else ended
 
     async def _run(self, command: Command, place: Path, name: str, image: str) -> Ended:
-        async with ending_with(self.cli, "rm", "--force", name), _proxied(command, place) as command:
+        async with (
+            ending_with(self.cli, "rm", "--force", name),
+            _proxied(command, place) as command,
+        ):
             if command.bridge:
                 folder = place / "bridge"
                 await command.bridge(_listening(folder))
                 relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")
                 line = f'python3 -I {relay.target} {BRIDGE_PORT} {_BRIDGE}/socket && exec "$@"'
                 mounts = [*command.mounts, Mount(folder, _BRIDGE, writable=True), relay]
-                command = replace(command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts)
+                command = replace(
+                    command, argv=["sh", "-c", line, "sh", *command.argv], mounts=mounts
+                )
             words = [*_bounds(name, command), *self._as_user(command), *_seen(command, place)]
             if own := command.services:
                 network = await self._projects.network(own, place, online=command.network)
                 words += ["--network", network, "--network-alias", own.main]
-            client = await _begun(self.cli, *words, "--entrypoint", command.argv[0], image, *command.argv[1:])
-            return await _ended(self.cli, client, name, command, place, Output(command.limits.output_bytes))
+            client = await _begun(
+                self.cli, *words, "--entrypoint", command.argv[0], image, *command.argv[1:]
+            )
+            return await _ended(
+                self.cli, client, name, command, place, Output(command.limits.output_bytes)
+            )
 
     async def _keeps_channels(self, command: Command, place: Path, image: str) -> bool:
         """Whether a container of an image can keep a verifier's channel; tried once."""
@@ -123,7 +149,9 @@ class Docker:
             words = ["exec", "--interactive", "--user", user, name, "sh", "-c", _CHANNEL, "sh"]
             client = await _begun(self.cli, *words, *command.argv, channel=theirs)
             output = Output(command.limits.output_bytes)
-            ended = asyncio.create_task(_ended(self.cli, client, name, command, place, output, clock))
+            ended = asyncio.create_task(
+                _ended(self.cli, client, name, command, place, output, clock)
+            )
             theirs.close()
             channel.setblocking(False)
             try:
@@ -145,18 +173,22 @@ class Docker:
             named = {_name_of(image or self._usual): image or self._usual for image in images}
             missing = [image for name, image in named.items() if not await self._is_somewhere(name)]
             if lacking := next((image for image in missing if isinstance(image, str)), ""):
-                raise Unreachable(f"{self.cli.flag}: there is no image {lacking}, here or where it is pulled from")
+                raise Unreachable(
+                    f"{self.cli.flag}: there is no image {lacking}, here or where it is pulled from"
+                )
             for image in missing:
                 built = await self._built(image)
                 if push:
-                    await self.cli.output(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
+                    await self.cli.output(
+                        *self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS
+                    )
         except Fault as fault:
             raise Unreachable(f"{self.cli.flag}: {fault}") from None
 
     async def _is_somewhere(self, name: str) -> bool:
-        return await self.cli.succeeds("image", "inspect", "--format", "{{.Id}}", name) or await self.cli.succeeds(
-            *self._config, "manifest", "inspect", name
-        )
+        return await self.cli.succeeds(
+            "image", "inspect", "--format", "{{.Id}}", name
+        ) or await self.cli.succeeds(*self._config, "manifest", "inspect", name)
 
     def _as_user(self, command: Command) -> list[str]:
         """The options by which a command runs as its own user, else as koderz' and so that it can change its files."""
@@ -168,7 +200,9 @@ class Docker:
         name = f"koderz-{secrets.token_hex(8)}"
         built = await self._built(image)
         async with ending_with(self.cli, "rm", "--force", name):
-            await self.cli.output("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
+            await self.cli.output(
+                "create", "--name", name, "--label", LABEL, "--network", "none", built, "true"
+            )
             with contextlib.suppress(Fault):
                 await self.cli.output("cp", f"{name}:{folder}/.", str(target))
 
@@ -179,7 +213,9 @@ class Docker:
         name = _name_of(image)
         making = self._building.get(name)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
-            making = self._building[name] = asyncio.create_task(_build(self.cli, image, name, self._config))
+            making = self._building[name] = asyncio.create_task(
+                _build(self.cli, image, name, self._config)
+            )
         return await asyncio.shield(making)
 
 
@@ -199,17 +235,38 @@ class _Clock:
     sockets: Sockets = field(default_factory=Sockets)
 
     @classmethod
-    async def started(cls, cli: ContainerClient, name: str, command: Command, place: Path, image: str) -> _Clock:
+    async def started(
+        cls, cli: ContainerClient, name: str, command: Command, place: Path, image: str
+    ) -> _Clock:
         """Raises Fault where the container can't be started, or has no python3."""
         path = Path(__file__).with_name("clock.py")
         shown = replace(command, mounts=[*command.mounts, Mount(path, f"{_TOOLS}/clock.py")])
-        words = [*_bounds(name, command), "--interactive", "--read-only", "--cgroupns", "private", "--user", "0:0"]
+        words = [
+            *_bounds(name, command),
+            "--interactive",
+            "--read-only",
+            "--cgroupns",
+            "private",
+            "--user",
+            "0:0",
+        ]
         with contextlib.ExitStack() as stack:
             door = stack.enter_context(_listening(place / "door")) if command.reachable else None
             if door:
-                (place / "door/socket").chmod(0o666)  # the folder of all workspaces is their owner's alone
-                shown = replace(shown, mounts=[*shown.mounts, Mount(place / "door", _DOOR, writable=True)])
-            words += [*_seen(shown, place), "--entrypoint", "python3", image, "-I", "-B", f"{_TOOLS}/clock.py"]
+                # the folder of all workspaces is their owner's alone
+                (place / "door/socket").chmod(0o666)
+                shown = replace(
+                    shown, mounts=[*shown.mounts, Mount(place / "door", _DOOR, writable=True)]
+                )
+            words += [
+                *_seen(shown, place),
+                "--entrypoint",
+                "python3",
+                image,
+                "-I",
+                "-B",
+                f"{_TOOLS}/clock.py",
+            ]
             clock = await cls._started(cli, [*words, *([f"{_DOOR}/socket"] if door else [])])
             if door:
                 clock.sockets.open(door.accept()[0])
@@ -217,14 +274,17 @@ class _Clock:
 
     @classmethod
     async def _started(cls, cli: ContainerClient, words: Sequence[str]) -> _Clock:
-        clock = cls(await _begun(cli, *words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE))
+        clock = cls(
+            await _begun(cli, *words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+        )
         try:
             clock.began = await clock.read()
         except OSError:
             assert clock.client.stderr
             why = (await clock.client.stderr.read()).decode(errors="replace").strip()
             raise Fault(
-                f"{cli.name} can't start a container: {why[-300:] or 'it ends at once'}", cause="sandbox"
+                f"{cli.name} can't start a container: {why[-300:] or 'it ends at once'}",
+                cause="sandbox",
             ) from None
         return clock
 
@@ -277,7 +337,10 @@ async def _ended(
     status = client.returncode or 0
     out_of_memory, _, error = killed.partition(" ")
     if status == 125 or (error and status not in _NO_PROGRAM):
-        raise Fault(f"{cli.name} can't start a container: {error or output.text()[-300:].strip()}", cause="sandbox")
+        raise Fault(
+            f"{cli.name} can't start a container: {error or output.text()[-300:].strip()}",
+            cause="sandbox",
+        )
     if out_of_memory == "true":
         cause = cause or "memory"
     return Ended(status, output.text(), cause, loop.time() - began, cpu / 1e9)  # type: ignore[arg-type]
@@ -356,7 +419,11 @@ def _configuration(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
         secret = base64.b64encode(f"{environ[USER]}:{environ[PASSWORD]}".encode()).decode()
         written = folder / "config.json"
         written.touch(mode=0o600)
-        written.write_text(json.dumps({**known, "auths": {**configuration.get("auths", {}), _HUB: {"auth": secret}}}))
+        written.write_text(
+            json.dumps(
+                {**known, "auths": {**configuration.get("auths", {}), _HUB: {"auth": secret}}}
+            )
+        )
         yield ("--config", str(folder))
 
 
@@ -365,9 +432,16 @@ def _bounds(name: str, command: Command) -> list[str]:
     return [
         *("run", "--name", name),
         *bounds(
-            LABEL, limits.memory_mb, processes=limits.processes, network=command.network or command.services is not None
+            LABEL,
+            limits.memory_mb,
+            processes=limits.processes,
+            network=command.network or command.services is not None,
         ),
-        *(("--gpus", command.gpus.rpartition(":")[2], "--shm-size", _SHARED) if command.gpus else ()),
+        *(
+            ("--gpus", command.gpus.rpartition(":")[2], "--shm-size", _SHARED)
+            if command.gpus
+            else ()
+        ),
         *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
         *(("--cpus", f"{min(limits.cpus, available_cores()):g}") if limits.cpus else ()),
     ]
@@ -387,7 +461,9 @@ def _seen(command: Command, place: Path) -> Iterator[str]:
     variables = ENVIRONMENT | dict(command.environment)
     listed = place / "environment"
     listed.touch(mode=0o600)
-    listed.write_text("".join(f"{name}={value}\n" for name, value in variables.items() if "\n" not in value))
+    listed.write_text(
+        "".join(f"{name}={value}\n" for name, value in variables.items() if "\n" not in value)
+    )
     yield from ("--env-file", str(listed), "--workdir", command.checkout)
     for name in command.secrets:  # the value is the client's own variable
         yield from ("--env", name)
@@ -402,18 +478,30 @@ def _quoted(word: str) -> str:
 
 
 async def _followed(
-    cli: ContainerClient, client: asyncio.subprocess.Process, name: str, command: Command, place: Path
+    cli: ContainerClient,
+    client: asyncio.subprocess.Process,
+    name: str,
+    command: Command,
+    place: Path,
 ) -> str:
     """Waits for the container's end, and brings it about where a limit is exceeded: that limit."""
     limits = command.limits
     ended = asyncio.create_task(client.wait())
     watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
     try:
-        await asyncio.wait([ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         if ended.done():
             return ""
         with contextlib.suppress(Fault):
-            await cli.output("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + ANSWER_SECONDS)
+            await cli.output(
+                "stop",
+                "--time",
+                str(round(limits.grace)),
+                name,
+                seconds=limits.grace + ANSWER_SECONDS,
+            )
         await ended
         return "disk" if watching.done() else "timeout"
     finally:

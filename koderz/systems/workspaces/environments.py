@@ -98,7 +98,11 @@ def read_environments(path: Path, flag: str) -> tuple[EnvironmentRule, ...]:
         rows = table.get("environments")
         for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
             if isinstance(row, dict):
-                require_keys(row, EnvironmentRule.__struct_fields__, f"{where}: [[environments]] number {number}")
+                require_keys(
+                    row,
+                    EnvironmentRule.__struct_fields__,
+                    f"{where}: [[environments]] number {number}",
+                )
         rules = msgspec.convert(rows or (), tuple[EnvironmentRule, ...])
     except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise KoderzError(f"{where}: {error}") from None
@@ -108,7 +112,11 @@ def read_environments(path: Path, flag: str) -> tuple[EnvironmentRule, ...]:
 def beside(path: Path, rule: AnyRule, *names: str) -> AnyRule:
     """The rule with its paths resolved against the file's folder."""
     given = {name: str(getattr(rule, name)) for name in names}
-    paths = {name: str(path.parent.absolute() / text) for name, text in given.items() if text and "://" not in text}
+    paths = {
+        name: str(path.parent.absolute() / text)
+        for name, text in given.items()
+        if text and "://" not in text
+    }
     return msgspec.structs.replace(rule, **paths)
 
 

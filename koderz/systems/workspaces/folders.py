@@ -52,7 +52,9 @@ def without(folder: Path, hidden: Collection[str]) -> Iterator[Path]:
     with scratch() as copy:
 
         def ignored(inner: str, names: list[str]) -> set[str]:
-            return {name for name in names if Path(inner, name).relative_to(folder).as_posix() in hidden}
+            return {
+                name for name in names if Path(inner, name).relative_to(folder).as_posix() in hidden
+            }
 
         shutil.copytree(folder, copy, symlinks=True, ignore=ignored, dirs_exist_ok=True)
         yield copy
@@ -68,7 +70,8 @@ def keep_only(tree: Path, kept: Collection[PurePosixPath]) -> None:
 
 def leads_out(path: Path, folder: Path) -> bool:
     """Whether the links of a path lead out of a folder, or round in a circle."""
-    place = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a circle, until Python 3.13
+    # Path.resolve raises RuntimeError for a circle, until Python 3.13
+    place = Path(os.path.realpath(path))
     return place.is_symlink() or not place.is_relative_to(os.path.realpath(folder))
 
 

@@ -24,17 +24,26 @@ from koderz.systems.workspaces.diffable import diffable, fits, is_rules, undiffa
 from koderz.systems.workspaces.folders import keep_only
 from koderz.systems.workspaces.snapshots import Listing, changes, copy_tree, link_tree
 
-WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
+# of applying a diff, from the strictest on
+WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")
 
 _MAIN = "refs/heads/main"
 _CLONE = "clone"  # in a store: what is the `.git` of each checkout that is a clone
 _BASELINE = "baseline"  # in a store: a checkout that is only read
-_ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
+_ATTRIBUTES = (
+    "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
+)
 _SECONDS = 600.0
 _SOURCE = re.compile(rb"^(?:copy|rename) (?:from|old) (.*\S)", re.MULTILINE)
 _PATCH = ("--strip=1", "--fuzz=5", "--unified", "--batch", "--forward", "--get=0", "--quiet")
 _OFF = (
-    *("core.fsmonitor", "core.autocrlf", "core.logAllRefUpdates", "submodule.recurse", "fetch.recurseSubmodules"),
+    *(
+        "core.fsmonitor",
+        "core.autocrlf",
+        "core.logAllRefUpdates",
+        "submodule.recurse",
+        "fetch.recurseSubmodules",
+    ),
     *("maintenance.auto", "advice.detachedHead"),
 )
 _SETTINGS = {
@@ -53,7 +62,11 @@ _SETTINGS = {
 }
 _IDENTITY = {"NAME": "koderz", "EMAIL": "koderz@localhost", "DATE": "2000-01-01T00:00:00Z"}
 _ENVIRONMENT = {
-    **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY.items()},
+    **{
+        f"GIT_{who}_{what}": value
+        for who in ("AUTHOR", "COMMITTER")
+        for what, value in _IDENTITY.items()
+    },
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -96,7 +109,8 @@ class Store:
 
     folder: Path  # a bare repository of one commit
     commit: str
-    kept: Listing | None = field(default=None, repr=False, compare=False)  # of which checkouts are copies, not clones
+    # of which checkouts are copies, not clones
+    kept: Listing | None = field(default=None, repr=False, compare=False)
 
     async def checkout(self, folder: Path) -> None:
         """A copy of the folder as it was made in the empty `folder`.
@@ -133,7 +147,8 @@ class Store:
         await self.checkout(folder)
         links = _links(folder)
         try:
-            way = await _loosely_applied(diff.removesuffix(b"\n") + b"\n", folder)  # some are published without
+            # some are published without
+            way = await _loosely_applied(diff.removesuffix(b"\n") + b"\n", folder)
             if _links(folder) - links:
                 raise GitError("the diff makes symbolic links")
         except BaseException:
@@ -157,7 +172,8 @@ class Store:
             tempfile.TemporaryDirectory(dir=self.folder.parent) as own,
             contextlib.closing(await asyncio.to_thread(Listing.of, folder)) as now,
         ):
-            git_dir, shown = Path(own, "git"), Path(own, "tree")  # git sees what is laid there, and nothing else
+            # git sees what is laid there, and nothing else
+            git_dir, shown = Path(own, "git"), Path(own, "tree")
             _lean_on(self.folder, git_dir)
             where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(shown)}
             shutil.copyfile(self.folder / "index", git_dir / "index")
@@ -173,7 +189,14 @@ class Store:
             await asyncio.to_thread(link_tree, seen, {*present} - rules, shown)
             await _index(found.gone, "--force-remove", inside=shown, environment=where)
             await _index(present, "--add", "--replace", inside=shown, environment=where)
-            form = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+            form = (
+                "--binary",
+                "--full-index",
+                "--no-renames",
+                "--no-ext-diff",
+                "--no-textconv",
+                "--no-color",
+            )
             words = ("diff", "--cached", *form, self.commit)
             diff = await _git(*words, inside=shown, environment=where, limit=limit)
             dropped = undiffable(now, seen, before)
@@ -189,12 +212,15 @@ async def _ignored(paths: Sequence[str], folder: Path, where: Mapping[str, str])
     """The paths among new ones that files named .gitignore leave out."""
     if not paths:
         return set()
-    words, own = ("check-ignore", "-z", "--stdin"), [f"./{path}" for path in paths]  # as `:` begins a pattern
+    # as `:` begins a pattern
+    words, own = ("check-ignore", "-z", "--stdin"), [f"./{path}" for path in paths]
     found = await _git(*words, inside=folder, environment=where, stdin=_nul(own), accepted=(0, 1))
     return {os.fsdecode(path).removeprefix("./") for path in found.split(b"\0") if path}
 
 
-async def _index(paths: Sequence[str], *words: str, inside: Path, environment: Mapping[str, str]) -> None:
+async def _index(
+    paths: Sequence[str], *words: str, inside: Path, environment: Mapping[str, str]
+) -> None:
     """Puts files into the index, or takes them out of it."""
     if paths:
         command = ("update-index", *words, "-z", "--stdin")
@@ -212,18 +238,24 @@ def tree_of(folder: Path) -> Iterator[Path]:
         yield Path(tree)
 
 
-async def export(source: str, commit: str, tree: Path, *, subdir: str = "", paths: Iterable[str] = ()) -> None:
+async def export(
+    source: str, commit: str, tree: Path, *, subdir: str = "", paths: Iterable[str] = ()
+) -> None:
     """Puts the files of a commit into the empty folder `tree`: those below `subdir`, and of them those below `paths`.
 
     `source`: the path of a repository or bundle, or a URL of file:// or https://. Raises GitError.
     """
     if "://" in source and not source.startswith(("file://", "https://")):
-        raise GitError(f"{source}: repositories are taken from a path, a bundle, file:// or https:// only")
+        raise GitError(
+            f"{source}: repositories are taken from a path, a bundle, file:// or https:// only"
+        )
     with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
         git_dir = Path(folder, "source.git")
         await _git("init", "-q", "--bare", str(git_dir))
         _ignore_attributes(git_dir)
-        wanted = await _fetched(source, commit, git_dir) + (f":{subdir.strip('/')}" if subdir.strip("/") else "")
+        wanted = await _fetched(source, commit, git_dir) + (
+            f":{subdir.strip('/')}" if subdir.strip("/") else ""
+        )
         where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
         await _git("read-tree", wanted, inside=tree, environment=where)
         await _git("checkout-index", "-a", "-f", inside=tree, environment=where)
@@ -240,7 +272,11 @@ async def _fetched(source: str, commit: str, git_dir: Path) -> str:
     for name, *options in wanted:
         try:
             await _git("fetch", "-q", "--no-tags", *options, "--", source, name, inside=git_dir)
-            return (await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir)).decode().strip()
+            return (
+                (await _git("rev-parse", "--verify", f"{commit}^{{commit}}", inside=git_dir))
+                .decode()
+                .strip()
+            )
         except GitError as error:
             failed = error
     raise failed
@@ -279,7 +315,9 @@ async def stored(tree: Path, folder: Path, *, keep: bool = False) -> Store:
         return Store(folder, commit, replace(listing, tree=folder / _BASELINE))
     await _git("repack", "-a", "-d", "-q", inside=folder)
     with tempfile.TemporaryDirectory(dir=folder) as clone:
-        await _git("clone", "-q", "--no-hardlinks", "--no-tags", "--no-checkout", str(folder), clone)
+        await _git(
+            "clone", "-q", "--no-hardlinks", "--no-tags", "--no-checkout", str(folder), clone
+        )
         await _git("remote", "remove", "origin", inside=Path(clone))
         shutil.copyfile(folder / "index", Path(clone, ".git/index"))
         _ignore_attributes(Path(clone, ".git"))
@@ -316,7 +354,9 @@ def _require_own_sources(diff: bytes) -> None:
     """Raises GitError where a diff copies what isn't the checkout's: `git apply` looks at where copies go alone."""
     for source in _SOURCE.findall(diff):
         is_quoted = source.startswith(b'"')
-        inner_path(source[1:-1].decode("unicode_escape", "replace") if is_quoted else os.fsdecode(source))
+        inner_path(
+            source[1:-1].decode("unicode_escape", "replace") if is_quoted else os.fsdecode(source)
+        )
 
 
 async def _loosely_applied(diff: bytes, checkout: Path) -> str:
@@ -376,7 +416,9 @@ def write(tree: Path, path: str, content: bytes, *, executable: bool = False) ->
         shutil.rmtree(place)
     else:
         place.unlink(missing_ok=True)
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if executable else 0o644)
+    descriptor = os.open(
+        place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if executable else 0o644
+    )
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 
@@ -403,7 +445,13 @@ def restore(tree: Path, path: str, before: Path) -> None:
 def inner_path(path: str) -> PurePosixPath:
     """A relative path that stays where it begins. Raises GitError for any other."""
     pure = PurePosixPath(path)
-    if not pure.parts or pure.is_absolute() or ".." in pure.parts or ".git" in pure.parts or "\0" in path:
+    if (
+        not pure.parts
+        or pure.is_absolute()
+        or ".." in pure.parts
+        or ".git" in pure.parts
+        or "\0" in path
+    ):
         raise GitError(f"the path {path!r} leads out of the repository, or into its .git")
     return pure
 
@@ -435,7 +483,15 @@ async def _git(
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
     variables = {**_ENVIRONMENT, **(environment or {})}
     command = [*settings, *words]
-    return await _run("git", command, inside=inside, environment=variables, stdin=stdin, limit=limit, accepted=accepted)
+    return await _run(
+        "git",
+        command,
+        inside=inside,
+        environment=variables,
+        stdin=stdin,
+        limit=limit,
+        accepted=accepted,
+    )
 
 
 async def _run(
@@ -473,7 +529,9 @@ async def _run(
     finally:
         await reap(process)
     if process.returncode not in accepted:
-        messages = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        messages = errors.decode(errors="replace").strip().splitlines() or [
+            f"exit code {process.returncode}"
+        ]
         why = next((line for line in messages if line.startswith("fatal: ")), messages[-1])
         raise GitError(f"{name}: {why[:500]}")
     return output
@@ -481,7 +539,8 @@ async def _run(
 
 async def _limited(stream: asyncio.StreamReader, limit: int) -> bytes:
     output = bytearray()
-    while part := await stream.read(1 << 16):  # to the end: a process whose output nobody reads isn't seen to end
+    # to the end: a process whose output nobody reads isn't seen to end
+    while part := await stream.read(1 << 16):
         output += part[: limit + 1 - len(output)]
     if len(output) > limit:
         raise DiffTooLargeError(output[:limit].decode(errors="replace"), limit)

@@ -17,7 +17,17 @@ from koderz.systems.workspaces.scripts import Script
 _SETTINGS = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
 _SHARED_SETTINGS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest", "pyproject.toml": "pytest"}
 SETTINGS = ("conftest.py", *sorted(_SETTINGS), *_SHARED_SETTINGS)
-_OF_PYTEST = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "tomli"}
+_OF_PYTEST = {
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "pygments",
+    "py",
+    "exceptiongroup",
+    "tomli",
+}
 _OF_SITE = {"site", "sitecustomize", "usercustomize"}
 _CODE = (".py", ".so", ".pyc", ".pyd")
 _INSTALLED = (".pth", ".dist-info", ".egg-info", ".egg-link")
@@ -28,7 +38,12 @@ GUARDS = ("settings", "compiled", "shadows", "links")
 
 
 def guard(
-    checkout: Path, baseline: Path, scripts: Iterable[Script] = (), *, lifted: Collection[str] = (), seen: str = ""
+    checkout: Path,
+    baseline: Path,
+    scripts: Iterable[Script] = (),
+    *,
+    lifted: Collection[str] = (),
+    seen: str = "",
 ) -> list[str]:
     """Restores conftest.py and pytest's settings, and removes what shadows pytest or a standard module.
 
@@ -61,7 +76,9 @@ def _settings(checkout: Path, baseline: Path) -> Iterator[str]:
 
 def _compiled(checkout: Path, baseline: Path) -> Iterator[str]:
     for path, here in _below(checkout):
-        if (path.name == "__pycache__" or path.suffix in (".pyc", ".pyo")) and not (baseline / here).exists():
+        if (path.name == "__pycache__" or path.suffix in (".pyc", ".pyo")) and not (
+            baseline / here
+        ).exists():
             _remove(path)
             yield f"{here}: compiled code"
 
@@ -138,7 +155,11 @@ def _shadows(checkout: Path, baseline: Path, folder: PurePosixPath) -> Iterator[
     for path in sorted(place.iterdir()):
         name = path.name.partition(".")[0]
         why = _reason(path, name)
-        if why and not _names(baseline / folder, name) & {path.name, name, f"{name}.py"} and path.name != "__init__.py":
+        if (
+            why
+            and not _names(baseline / folder, name) & {path.name, name, f"{name}.py"}
+            and path.name != "__init__.py"
+        ):
             _remove(path)
             yield f"{(folder / path.name)}: {why}"
 
@@ -157,11 +178,17 @@ def _reason(path: Path, name: str) -> str:
 
 def _is_package(path: Path) -> bool:
     """Whether a folder would be imported in place of an installed module: without __init__ that one goes first."""
-    return path.is_dir() and any(each.name.partition(".")[0] == "__init__" for each in path.iterdir())
+    return path.is_dir() and any(
+        each.name.partition(".")[0] == "__init__" for each in path.iterdir()
+    )
 
 
 def _names(folder: Path, name: str) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.name.partition(".")[0] == name} if folder.is_dir() else set()
+    return (
+        {path.name for path in folder.iterdir() if path.name.partition(".")[0] == name}
+        if folder.is_dir()
+        else set()
+    )
 
 
 def _remove(path: Path) -> None:

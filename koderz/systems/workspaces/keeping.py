@@ -48,7 +48,11 @@ def unkept(command: Command) -> Command:
     """The command with a folder of rewards that nobody keeps."""
     assert command.channel
     return replace(
-        command, mounts=[*command.mounts, Mount(command.channel.folder, command.channel.target, writable=True)]
+        command,
+        mounts=[
+            *command.mounts,
+            Mount(command.channel.folder, command.channel.target, writable=True),
+        ],
     )
 
 

@@ -23,7 +23,17 @@ from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.process import begin, reap
 from koderz.sandbox.scratch import scratch
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Limits, Running, Unseen
+from koderz.sandbox.workspace import (
+    BRIDGE_PORT,
+    HOME,
+    Command,
+    Ended,
+    Enforcer,
+    Image,
+    Limits,
+    Running,
+    Unseen,
+)
 from koderz.systems.workspaces import inside, userland
 from koderz.systems.workspaces.cores import Cores
 from koderz.systems.workspaces.folders import TREE, make_tree
@@ -35,7 +45,8 @@ from koderz.systems.workspaces.rooted import Root
 from koderz.systems.workspaces.userland import Interpreter, fits
 from koderz.systems.workspaces.watching import Output, Sockets, too_large
 
-_PACKAGES = [str(Path(file).resolve().parent) for file in (sandbox.__file__, inside.__file__)]  # of process 1
+# of process 1
+_PACKAGES = [str(Path(file).resolve().parent) for file in (sandbox.__file__, inside.__file__)]
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
 _LONGEST = 1 << 20  # bytes of a message of process 1
@@ -72,7 +83,9 @@ class Counter:
 
     def read(self) -> int:
         """Nanoseconds; 0 where the kernel lets nobody count."""
-        return int.from_bytes(os.read(self._descriptor, 8), "little") if self._descriptor >= 0 else 0
+        return (
+            int.from_bytes(os.read(self._descriptor, 8), "little") if self._descriptor >= 0 else 0
+        )
 
     def close(self) -> None:
         """It is read no more."""
@@ -121,11 +134,14 @@ class Local:
         "cpus": "affinity", "memory_mb": "watched", "storage_mb": "watched", "network": "container",
     }  # fmt: skip
 
-    def __init__(self, *, bubblewrap_allowed: bool = True, images: ImageStore | None = None) -> None:
+    def __init__(
+        self, *, bubblewrap_allowed: bool = True, images: ImageStore | None = None
+    ) -> None:
         self.isolation = ""
         self.images = images or ImageStore()
         self._cores = Cores()
-        self._warm: dict[Path, asyncio.Task[Interpreter | None]] | None = None  # by script; None: not entered
+        # by script; None: not entered
+        self._warm: dict[Path, asyncio.Task[Interpreter | None]] | None = None
         self._bubblewrap = shutil.which("bwrap") if bubblewrap_allowed else None
 
     async def __aenter__(self) -> Self:
@@ -134,9 +150,13 @@ class Local:
             raise Unreachable("workspaces need Linux, or --sandbox docker")
         with scratch() as place:
             try:
-                await self.run(Command(["true"], python=False, limits=Limits(seconds=_START_SECONDS)), place)
+                await self.run(
+                    Command(["true"], python=False, limits=Limits(seconds=_START_SECONDS)), place
+                )
             except Fault as fault:
-                raise Unreachable(f"{fault}; this machine can't contain a workspace: try --sandbox docker") from None
+                raise Unreachable(
+                    f"{fault}; this machine can't contain a workspace: try --sandbox docker"
+                ) from None
         self._warm = {}
         return self
 
@@ -148,7 +168,11 @@ class Local:
 
     def isolation_of(self, image: Image | str | None) -> str:
         """The isolation of commands with that image, once this is entered; bubblewrap makes no root of an image."""
-        return self.isolation.removesuffix(_BY_BUBBLEWRAP) if isinstance(image, str) else self.isolation
+        return (
+            self.isolation.removesuffix(_BY_BUBBLEWRAP)
+            if isinstance(image, str)
+            else self.isolation
+        )
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
@@ -166,7 +190,9 @@ class Local:
         for name in dict.fromkeys(image for image in images if isinstance(image, str)):
             found = await asyncio.to_thread(self.images.unpacked, name)
             if found.other_user:
-                raise KoderzError(f"the image {name} can't run in --sandbox local: {found.other_user}; use docker")
+                raise KoderzError(
+                    f"the image {name} can't run in --sandbox local: {found.other_user}; use docker"
+                )
 
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what an image of the store has in a folder into `target`; nothing where it hasn't got that."""
@@ -202,7 +228,12 @@ class Local:
         """See `koderz.sandbox.workspace.Timed`."""
         channel, theirs = socket.socketpair()
         contact = _Contact(theirs, Output(command.limits.output_bytes), Sockets(), Counter())
-        with channel, theirs, contextlib.closing(contact.sockets), contextlib.closing(contact.counter):
+        with (
+            channel,
+            theirs,
+            contextlib.closing(contact.sockets),
+            contextlib.closing(contact.counter),
+        ):
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             channel.setblocking(False)
             ended = asyncio.create_task(self._run(command, place, contact))
@@ -210,10 +241,15 @@ class Local:
             try:
                 await asyncio.wait([begun, ended], return_when=asyncio.FIRST_COMPLETED)
                 if not (begun.done() and begun.result()):
-                    raise Fault(f"the command ended before it began: {(await ended).output[-300:]}", cause="sandbox")
+                    raise Fault(
+                        f"the command ended before it began: {(await ended).output[-300:]}",
+                        cause="sandbox",
+                    )
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
                 clock = Clock(begun.result(), command.forks, command.core, contact.counter)
-                yield Running(channel, ended, clock.cpu, clock.unseen, contact.output.text, contact.sockets)
+                yield Running(
+                    channel, ended, clock.cpu, clock.unseen, contact.output.text, contact.sockets
+                )
             finally:
                 begun.cancel()
                 ended.cancel()
@@ -232,7 +268,11 @@ class Local:
         control.setblocking(False)
         began = time.monotonic()
         own = interpreter is not None or self._bubblewrap is None or root is not None  # namespaces
-        beginning = interpreter.forked(theirs) if interpreter else self._started(command, place, theirs, own=own)
+        beginning = (
+            interpreter.forked(theirs)
+            if interpreter
+            else self._started(command, place, theirs, own=own)
+        )
         changing = root.at_work() if root else contextlib.nullcontext(list[str]())
         with changing as made, control, theirs, self._cores.taken(command.limits.cpus) as cores:
             async with beginning as printed:
@@ -247,12 +287,16 @@ class Local:
                         message = message[1:]
                     elif command.channel:
                         message = _sent_with(command.channel.folder, control, message)
-                    ended, hello = await self._followed(printed, control, message, command, place, contact)
+                    ended, hello = await self._followed(
+                        printed, control, message, command, place, contact
+                    )
                     made += hello["made"]
                 finally:
                     control.close()  # at which everything in there ends
         if not interpreter:
-            self.isolation = "+".join(hello["layers"]) + (_BY_BUBBLEWRAP if self._bubblewrap else "")
+            self.isolation = "+".join(hello["layers"]) + (
+                _BY_BUBBLEWRAP if self._bubblewrap else ""
+            )
         return replace(ended, seconds=time.monotonic() - began)
 
     @asynccontextmanager
@@ -261,7 +305,9 @@ class Local:
     ) -> AsyncIterator[asyncio.StreamReader]:
         """Output of a new process 1."""
         pipe, same = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
-        process = await begin(self._process_1(wanted, place, own=own), control, stdout=pipe, stderr=same)
+        process = await begin(
+            self._process_1(wanted, place, own=own), control, stdout=pipe, stderr=same
+        )
         try:
             assert process.stdout
             yield process.stdout
@@ -277,14 +323,23 @@ class Local:
         entries = _entries(wanted, place, [*userland.prefixes(python), *packages])
         return [*bubblewrap(self._bubblewrap, entries), python.executable, *boot[1:]]
 
-    def _setup(self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool) -> Setup:
+    def _setup(
+        self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool
+    ) -> Setup:
         limits, tree = wanted.limits, ("/" if root else wanted.checkout)
         own_entries = _entries(wanted, place) if own and not root else []
         entries = root.entries(wanted, place) if root else own_entries
         usual = userland.environment(with_python=wanted.python) | dict(wanted.variables)
         environment = root.environment(wanted) if root else usual
-        writable = [HOME, environment["HOME"], "/tmp", "/dev", *(m.target for m in wanted.mounts if m.writable)]  # noqa: S108
-        writable += [wanted.channel.target] if wanted.channel else []  # mounted read-only, but for process 1
+        writable = [
+            HOME,
+            environment["HOME"],
+            "/tmp",  # noqa: S108
+            "/dev",
+            *(m.target for m in wanted.mounts if m.writable),
+        ]
+        # mounted read-only, but for process 1
+        writable += [wanted.channel.target] if wanted.channel else []
         return Setup(
             argv=[*wanted.argv],
             environment=environment,
@@ -331,7 +386,9 @@ class Local:
                 raise _NotMadeError(
                     f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}"
                 )
-            await _take(dict(zip(hello["descriptors"], messages.descriptors, strict=True)), wanted, contact)
+            await _take(
+                dict(zip(hello["descriptors"], messages.descriptors, strict=True)), wanted, contact
+            )
             watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
             farewell, cause = await _farewell(messages, control, limits, watching)
             with contextlib.suppress(TimeoutError):
@@ -339,7 +396,8 @@ class Local:
                     await reading
         except (TimeoutError, OSError, ValueError, SyntaxError) as error:
             raise Fault(
-                f"the sandbox of a workspace doesn't answer: {error or 'it takes too long'}", cause="sandbox"
+                f"the sandbox of a workspace doesn't answer: {error or 'it takes too long'}",
+                cause="sandbox",
             ) from None
         finally:
             reading.cancel()
@@ -349,7 +407,9 @@ class Local:
             int(farewell.get("status", -9)),
             output.text(),
             cause or farewell.get("cause", ""),
-            cpu=max(float(farewell.get("cpu", 0.0)), contact.counter.read() / 1e9 if contact else 0.0),
+            cpu=max(
+                float(farewell.get("cpu", 0.0)), contact.counter.read() / 1e9 if contact else 0.0
+            ),
             **farewell.get("channel", {}),
         )
         return ended, hello
@@ -382,7 +442,9 @@ async def _farewell(
     """The last message, empty where there is none in time, and which limit was seen to be exceeded from outside."""
     last = asyncio.create_task(messages.read())
     try:
-        done, _ = await asyncio.wait([last, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            [last, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         if last in done:
             return last.result(), ""
         cause = "disk" if watching in done else "timeout"
@@ -448,7 +510,11 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
         Entry("read" if wanted.read_only else "write", checkout, wanted.checkout),
         Entry("write", home, HOME),
         Entry("write", tmp, "/tmp"),  # noqa: S108
-        *([Entry("read", str(wanted.channel.folder), wanted.channel.target)] if wanted.channel else []),
+        *(
+            [Entry("read", str(wanted.channel.folder), wanted.channel.target)]
+            if wanted.channel
+            else []
+        ),
         *(
             Entry("write" if mount.writable else "read", str(mount.source.absolute()), mount.target)
             for mount in wanted.mounts

@@ -26,7 +26,9 @@ def open_timed(settings: Settings) -> Timed:
     """The backend that the sandbox of the settings has for commands that are timed. KoderzError for others."""
     found = open_workspaces(settings.sandbox, settings)
     if not isinstance(found, Timed):
-        raise KoderzError(f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker")
+        raise KoderzError(
+            f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker"
+        )
     return found
 
 

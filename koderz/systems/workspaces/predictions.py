@@ -10,7 +10,8 @@ from koderz.suites.dataset import Row, row_of
 from koderz.suites.tables import read_rows
 
 _LONGEST_NAME = 100  # characters
-_PATCHES = "model_patch", "prediction", "fix_patch"  # of SWE-bench; of some agents; of Multi-SWE-bench
+# of SWE-bench; of some agents; of Multi-SWE-bench
+_PATCHES = "model_patch", "prediction", "fix_patch"
 _OPENHANDS = "test_result"  # in its output.jsonl the table that holds git_patch
 
 
@@ -56,12 +57,22 @@ def _prediction(row: Row) -> Prediction:
     name = next((name for name in _PATCHES if name in fields), _PATCHES[0])
     patch = fields.get(name)
     if name not in fields and isinstance(made, dict) and "git_patch" in made:
-        patch = None if made["git_patch"] is None else _of_openhands(Row(row.where, made).text("git_patch"))
+        patch = (
+            None
+            if made["git_patch"] is None
+            else _of_openhands(Row(row.where, made).text("git_patch"))
+        )
     elif name not in fields or not isinstance(patch, str | None):
         patch = row.text(name)  # which says that it lacks, or is no text
     is_multi = "instance_id" not in fields and "org" in fields
-    instance = f"{row.text('org')}__{row.text('repo')}-{row.id('number')}" if is_multi else row.id("instance_id")
-    return Prediction(row.where, instance, patch, str(fields.get("model_name_or_path") or "")[:_LONGEST_NAME])
+    instance = (
+        f"{row.text('org')}__{row.text('repo')}-{row.id('number')}"
+        if is_multi
+        else row.id("instance_id")
+    )
+    return Prediction(
+        row.where, instance, patch, str(fields.get("model_name_or_path") or "")[:_LONGEST_NAME]
+    )
 
 
 def _of_openhands(patch: str) -> str:

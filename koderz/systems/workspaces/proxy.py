@@ -18,7 +18,10 @@ PROXY_PORT = 16162
 def variables(url: str) -> dict[str, str]:
     """The variables by which programs find a proxy."""
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-    return {**dict.fromkeys(names, url), **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")}
+    return {
+        **dict.fromkeys(names, url),
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
+    }
 
 
 VARIABLES = variables(f"http://127.0.0.1:{PROXY_PORT}")
@@ -54,11 +57,17 @@ class AllowedHosts:
         if not self._names_it(host):
             return []
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
         except (OSError, UnicodeError):
             return []
         every = dict.fromkeys(str(each[4][0]) for each in found)
-        return [text for text in every if (each := _address(text)) and (each.is_global or self._lists(each))]
+        return [
+            text
+            for text in every
+            if (each := _address(text)) and (each.is_global or self._lists(each))
+        ]
 
     def _names_it(self, host: str) -> bool:
         name = _plain(host)
@@ -66,7 +75,9 @@ class AllowedHosts:
         return name in self._names or any(f"*.{parent}" in self._names for parent in parents)
 
     def _lists(self, address: Address) -> bool:
-        return any(address in network for network in self._networks if network.version == address.version)
+        return any(
+            address in network for network in self._networks if network.version == address.version
+        )
 
 
 class PublicHosts(AllowedHosts):
@@ -83,16 +94,24 @@ class PublicHosts(AllowedHosts):
 
 
 @asynccontextmanager
-async def proxying(listening: socket.socket, hosts: Sequence[str] | AllowedHosts) -> AsyncIterator[None]:
+async def proxying(
+    listening: socket.socket, hosts: Sequence[str] | AllowedHosts
+) -> AsyncIterator[None]:
     """Answers CONNECT, and http:// requests, of whoever connects to a socket that listens, within the block."""
-    allowed, busy = hosts if isinstance(hosts, AllowedHosts) else AllowedHosts(hosts), set[asyncio.Task[None]]()
+    allowed, busy = (
+        hosts if isinstance(hosts, AllowedHosts) else AllowedHosts(hosts),
+        set[asyncio.Task[None]](),
+    )
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task
         busy.add(task)
         task.add_done_callback(busy.discard)
-        with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError),
+        ):
             await _answer(reader, writer, allowed)
 
     kind = asyncio.start_unix_server if listening.family == socket.AF_UNIX else asyncio.start_server
@@ -106,7 +125,9 @@ async def proxying(listening: socket.socket, hosts: Sequence[str] | AllowedHosts
         await asyncio.gather(*busy, return_exceptions=True)
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: AllowedHosts) -> None:
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: AllowedHosts
+) -> None:
     try:
         async with asyncio.timeout(_HEAD_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -116,7 +137,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, al
         return
     addresses = await allowed.addresses(host, port)
     if not addresses:
-        await _refuse(writer, "403 Forbidden", f"{host} is not among the hosts that the task may reach")
+        await _refuse(
+            writer, "403 Forbidden", f"{host} is not among the hosts that the task may reach"
+        )
         return
     far = await _connected(addresses, port)
     if far is None:
@@ -124,7 +147,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, al
         return
     far_reader, far_writer = far
     with contextlib.closing(far_writer):
-        (far_writer if passed_on else writer).write(passed_on or b"HTTP/1.1 200 Connection established\r\n\r\n")
+        (far_writer if passed_on else writer).write(
+            passed_on or b"HTTP/1.1 200 Connection established\r\n\r\n"
+        )
         await asyncio.gather(_pumped(reader, far_writer), _pumped(far_reader, writer))
 
 
@@ -144,7 +169,9 @@ def _target(head: bytes) -> tuple[str, int, bytes]:
     return parts.hostname, port, line + b"\r\nConnection: close" + rest
 
 
-async def _connected(addresses: Sequence[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+async def _connected(
+    addresses: Sequence[str], port: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
     for address in addresses:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_CONNECT_SECONDS):

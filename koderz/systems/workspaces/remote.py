@@ -16,7 +16,17 @@ from contextlib import suppress
 from typing import Any
 
 LARGEST = 1 << 18  # bytes of a payload
-SPEC, TREE, OUTPUT, WIRE, BEAT, CLOCK, BESIDE, ENDED = b"s", b"t", b"o", b"w", b"b", b"c", b"p", b"e"  # kinds of frames
+# kinds of frames
+SPEC, TREE, OUTPUT, WIRE, BEAT, CLOCK, BESIDE, ENDED = (
+    b"s",
+    b"t",
+    b"o",
+    b"w",
+    b"b",
+    b"c",
+    b"p",
+    b"e",
+)
 
 _BLOCK = 4096  # bytes that anything takes at least
 _LATEST = 1 << 33  # seconds since 1970
@@ -26,7 +36,10 @@ _NAMES: Mapping[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 def pack(folders: Sequence[str], file: Any, room: float, hidden: Collection[str] = ()) -> bool:
     """Writes an archive of folders but for what is hidden. Returns whether `room`, in bytes, was enough for all."""
-    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed, _archive(packed, "w|") as archive:
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed,
+        _archive(packed, "w|") as archive,
+    ):
         for number, folder in enumerate(folders):
             for path, status in entries(folder, hidden):
                 room -= _BLOCK + (status.st_size if stat.S_ISREG(status.st_mode) else 0)
@@ -46,7 +59,11 @@ def unpack(file: Any, folders: Sequence[str], room: float, owner: int | None = N
     with _archive(gzip.GzipFile(fileobj=file), "r|") as archive:
         for each in archive:
             number, _, inner = each.name.partition("/")
-            if not number.isdigit() or int(number) >= len(folders) or {"..", ""} & {*inner.split("/")}:
+            if (
+                not number.isdigit()
+                or int(number) >= len(folders)
+                or {"..", ""} & {*inner.split("/")}
+            ):
                 raise ValueError(f"{each.name!r} leaves its folder")
             room -= _BLOCK + max(0, each.size)
             if room < 0:
@@ -92,7 +109,9 @@ def _add(archive: tarfile.TarFile, path: str, name: str, told: os.stat_result) -
     entry = tarfile.TarInfo(name)
     entry.mode, entry.mtime = stat.S_IMODE(told.st_mode), max(0, told.st_mtime_ns // _SECOND)
     if told.st_mtime_ns > 0 and told.st_mtime_ns % _SECOND:
-        entry.pax_headers = {"mtime": f"{told.st_mtime_ns // _SECOND}.{told.st_mtime_ns % _SECOND:09d}"}
+        entry.pax_headers = {
+            "mtime": f"{told.st_mtime_ns // _SECOND}.{told.st_mtime_ns % _SECOND:09d}"
+        }
     with suppress(OSError):
         if stat.S_ISREG(told.st_mode):
             with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -109,7 +128,9 @@ def _add(archive: tarfile.TarFile, path: str, name: str, told: os.stat_result) -
 def _write(source: Any, path: str, entry: tarfile.TarInfo) -> None:
     if source is None:
         raise ValueError(f"{entry.name!r} is no file, folder or link")
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb"
+    ) as file:
         shutil.copyfileobj(source, file)
         os.chmod(file.fileno(), entry.mode & 0o777 | 0o400)
     when = _time(entry)

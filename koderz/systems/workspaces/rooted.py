@@ -59,7 +59,12 @@ class Root:
         for path in self.image.hosted:
             own = self._aside(path)
             below = (folder / path.lstrip("/") for folder in self.image.layers.folders)
-            folders = [*(folder.absolute() for folder in below if folder.is_dir()), path, own / UPPER, own / _WORK]
+            folders = [
+                *(folder.absolute() for folder in below if folder.is_dir()),
+                path,
+                own / UPPER,
+                own / _WORK,
+            ]
             every.append([path, *map(str, folders)])
         return every
 
@@ -97,23 +102,32 @@ class Root:
 
     def entries(self, command: Command, place: Path) -> list[Entry]:
         """Mounts that it sees beside the image."""
-        checkout = Entry("read" if command.read_only else "write", str(place / TREE[0]), command.checkout)
+        checkout = Entry(
+            "read" if command.read_only else "write", str(place / TREE[0]), command.checkout
+        )
         mounts = [
             Entry("write" if mount.writable else "read", str(mount.source.absolute()), mount.target)
             for mount in command.mounts
         ]
         if command.channel:
-            mounts.append(Entry("read", str(command.channel.folder.absolute()), command.channel.target))
+            mounts.append(
+                Entry("read", str(command.channel.folder.absolute()), command.channel.target)
+            )
         if self.image.hosted and command.python:
             mounts = [*userland.prefixes(userland.python()), *mounts]
-        by_target = {entry.target: entry for entry in ([] if command.in_image else [checkout]) + mounts}
+        by_target = {
+            entry.target: entry for entry in ([] if command.in_image else [checkout]) + mounts
+        }
         return sorted(by_target.values(), key=lambda entry: entry.target.count("/"))
 
     def _remove(self, made: list[str]) -> None:
         for path in reversed(made):
             here = self.upper / path.lstrip("/")
             with contextlib.suppress(OSError):  # it holds something now, or is gone
-                if here.parent.resolve() != self.upper.resolve() / path.lstrip("/").rpartition("/")[0]:
+                if (
+                    here.parent.resolve()
+                    != self.upper.resolve() / path.lstrip("/").rpartition("/")[0]
+                ):
                     continue  # a link that the command made leads to this machine's own files
                 if here.is_dir() and not here.is_symlink():
                     here.rmdir()

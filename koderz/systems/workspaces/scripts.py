@@ -45,7 +45,8 @@ class Script:
     rubric_id: str
     content: str
     timeout_sec: float = SCRIPT_SECONDS
-    content_file: str = field(default="", repr=False)  # of the task's folder, where its text lies there
+    # of the task's folder, where its text lies there
+    content_file: str = field(default="", repr=False)
 
 
 _NONE = Script("test_none.py", "", "")
@@ -59,7 +60,8 @@ class ScriptResult:
     success: bool
     output: str
     cause: str = ""  # why it didn't pass: timeout, tampering, or the limit that it was ended for
-    tests: Mapping[str, bool] = field(default_factory=dict)  # by name: whether it passed, canaries aside
+    # by name: whether it passed, canaries aside
+    tests: Mapping[str, bool] = field(default_factory=dict)
     unfinished: frozenset[str] = frozenset()  # those that the end of the process cut off
     statuses: Mapping[str, Status] = field(default_factory=dict)  # by name, canaries aside
 
@@ -103,29 +105,53 @@ async def run_script(
     canaries, token = Canaries.drawn(), secrets.token_hex(16)
     git.write(place / "checkout", script.path, (script.content + canaries.source).encode())
     with scratch() as folder:
-        order: dict[str, Any] = {"token": token, "path": script.path, "pytest": _PYTEST, "changed": sorted(changed)}
+        order: dict[str, Any] = {
+            "token": token,
+            "path": script.path,
+            "pytest": _PYTEST,
+            "changed": sorted(changed),
+        }
         order |= {"paths": [*paths], "options": [*options]}
         (folder / "order.json").write_text(json.dumps(order))
         own = [Mount(path, f"{_PYTEST}/{name}") for path, name in userland.pytest_modules()]
-        mounts = [*wanted.mounts, Mount(_GUEST, _TOOLS), Mount(folder, _FOLDER, writable=True), *own]
+        mounts = [
+            *wanted.mounts,
+            Mount(_GUEST, _TOOLS),
+            Mount(folder, _FOLDER, writable=True),
+            *own,
+        ]
         argv = ["python3", "-I", "-B", f"{_TOOLS}/driver.py", _FOLDER]
         limits = replace(wanted.limits, seconds=script.timeout_sec)
-        asked = replace(wanted, argv=argv, mounts=mounts, limits=limits, script=_GUEST / "driver.py")
+        asked = replace(
+            wanted, argv=argv, mounts=mounts, limits=limits, script=_GUEST / "driver.py"
+        )
         ended = await backend.run(asked, place)
         reports = [*_reports(folder / "reports.jsonl", token)]
     if not any(report["what"] == "begun" for report in reports):
         if script is _NONE:
-            why = next((report["error"] for report in reports if report["what"] == "missing"), ended.output[-300:])
-            raise Fault(f"tests can't be run by pytest: {why.strip() or 'it does not start'}", cause="judge")
-        with scratch() as alone:  # where it can be run, it is the code under test that keeps that from being said
+            why = next(
+                (report["error"] for report in reports if report["what"] == "missing"),
+                ended.output[-300:],
+            )
+            raise Fault(
+                f"tests can't be run by pytest: {why.strip() or 'it does not start'}", cause="judge"
+            )
+        # where it can be run, it is the code under test that keeps that from being said
+        with scratch() as alone:
             (alone / "checkout").mkdir()
             await run_script(_NONE, alone, backend, wanted)
         return ScriptResult(script.path, False, ended.output, ended.cause or "tampering")
-    output = ended.output.replace(canaries.passes, "canary_passes").replace(canaries.fails, "canary_fails")
+    output = ended.output.replace(canaries.passes, "canary_passes").replace(
+        canaries.fails, "canary_fails"
+    )
     states = _states(reports)
     cause = ended.cause or _judged(reports, states, script, canaries)
     added = (canaries.passes, canaries.fails)
-    tests = {test: _passed(each) for test, each in states.items() if test.rpartition("::")[2] not in added}
+    tests = {
+        test: _passed(each)
+        for test, each in states.items()
+        if test.rpartition("::")[2] not in added
+    }
     unfinished = frozenset(test for test in tests if "teardown" not in states[test])
     statuses = {test: _status(states[test]) for test in tests}
     why = "" if cause == "tests" else cause
@@ -154,9 +180,13 @@ def _states(said: Iterable[Mapping[str, Any]]) -> _States:
     return states
 
 
-def _judged(said: list[Mapping[str, Any]], states: _States, script: Script, canaries: Canaries) -> str:
+def _judged(
+    said: list[Mapping[str, Any]], states: _States, script: Script, canaries: Canaries
+) -> str:
     """Why the script doesn't pass: `tests`, or `tampering` where a canary fares as it mustn't; else empty."""
-    collected = [test for report in said if report["what"] == "collected" for test in report["tests"]]
+    collected = [
+        test for report in said if report["what"] == "collected" for test in report["tests"]
+    ]
     if any(report["what"] == "patched" for report in said):
         return "tampering"
     if not collected and not states:
@@ -169,7 +199,10 @@ def _judged(said: list[Mapping[str, Any]], states: _States, script: Script, cana
         for report in states.get(canary, {}).get("call", []):
             if report["outcome"] != outcome or report["expected"]:
                 return "tampering"
-        if any(each["outcome"] == "skipped" or each["expected"] for each in states.get(canary, {}).get("setup", [])):
+        if any(
+            each["outcome"] == "skipped" or each["expected"]
+            for each in states.get(canary, {}).get("setup", [])
+        ):
             return "tampering"
     failed = states.get(bad, {}).get("call", [])
     if not _passed(states.get(good, {})) or not failed:
@@ -185,7 +218,8 @@ def _judged(said: list[Mapping[str, Any]], states: _States, script: Script, cana
 def _passed(states: Mapping[str, list[Mapping[str, Any]]]) -> bool:
     """Whether set-up, call and tear-down of a test all ran and passed."""
     return all(
-        states.get(when) and all(each["outcome"] == "passed" and not each["expected"] for each in states[when])
+        states.get(when)
+        and all(each["outcome"] == "passed" and not each["expected"] for each in states[when])
         for when in ("setup", "call", "teardown")
     )
 
@@ -220,5 +254,7 @@ def _expected(source: str) -> set[str]:
 
 def _functions(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test"
+        ):
             yield node.name

@@ -37,7 +37,9 @@ class Projects:
     cli: ContainerClient
     label: str
     pull: Callable[[str], Awaitable[object]]  # makes an image be here
-    _begun: dict[tuple[int, int] | None, tuple[asyncio.Future[str], asyncio.Task[None]]] = field(default_factory=dict)
+    _begun: dict[tuple[int, int] | None, tuple[asyncio.Future[str], asyncio.Task[None]]] = field(
+        default_factory=dict
+    )
     _closed: bool = False
 
     async def network(self, services: Services, place: Path, *, online: bool) -> str:
@@ -61,7 +63,13 @@ class Projects:
         await asyncio.gather(*(task for _, task in left), return_exceptions=True)
 
     async def _hold(
-        self, services: Services, place: Path, handle: int, begun: asyncio.Future[str], *, online: bool
+        self,
+        services: Services,
+        place: Path,
+        handle: int,
+        begun: asyncio.Future[str],
+        *,
+        online: bool,
     ) -> None:
         # While the handle is open no other folder gets its inode, so that a place made anew has services of its own.
         try:
@@ -80,11 +88,18 @@ class Projects:
     async def _composed(self, services: Services, *, online: bool) -> AsyncIterator[str]:
         """The name of a project and of its network, taken down when this is left, or koderz is killed."""
         name = f"koderz-{secrets.token_hex(8)}"
-        tables = {each: {**table, "labels": [self.label]} for each, table in services.services.items()}
+        tables = {
+            each: {**table, "labels": [self.label]} for each, table in services.services.items()
+        }
         network: dict[str, Any] = {"name": name, "internal": not online}
-        if not online and self.cli.name == "docker":  # else this machine's own ports are reached at the gateway
+        # else this machine's own ports are reached at the gateway
+        if not online and self.cli.name == "docker":
             network["driver_opts"] = {"com.docker.network.bridge.inhibit_ipv4": "true"}
-        project = {"services": tables, "volumes": services.volumes, "networks": {"default": network}}
+        project = {
+            "services": tables,
+            "volumes": services.volumes,
+            "networks": {"default": network},
+        }
         with scratch() as folder, without(services.folder, services.hidden) as context:
             file, variables = folder / "compose.json", folder / "empty.env"
             text = json.dumps(project, ensure_ascii=False).replace(
@@ -138,7 +153,9 @@ def has_compose(executable: str) -> bool:
 
 
 @asynccontextmanager
-async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[None]:
+async def ending_with(
+    cli: ContainerClient, *words: str, seconds: float = ANSWER_SECONDS
+) -> AsyncIterator[None]:
     """Runs words of a client when this is left, or koderz is killed, such as those that remove a container."""
     reaper = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", _REAPER, "sh", cli.executable, *words),
@@ -156,7 +173,8 @@ async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER
                 await cli.output(*words, seconds=seconds)
             await reap(reaper)
         finally:
-            reaper.stdin.close()  # at which it runs the words, where this is cancelled before they are run
+            # at which it runs the words, where this is cancelled before they are run
+            reaper.stdin.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await reaper.wait()

@@ -114,8 +114,13 @@ class Remote:
     ) -> dict[str, Any]:
         """How the command ended, once its folders are back. Raises Fault where the sandbox is gone before."""
         back = [mount for mount in shipped if mount.writable]
-        with tempfile.TemporaryFile(dir=own_folder()) as there, tempfile.TemporaryFile(dir=own_folder()) as here:
-            await asyncio.to_thread(remote.pack, [str(mount.source) for mount in shipped], there, math.inf)
+        with (
+            tempfile.TemporaryFile(dir=own_folder()) as there,
+            tempfile.TemporaryFile(dir=own_folder()) as here,
+        ):
+            await asyncio.to_thread(
+                remote.pack, [str(mount.source) for mount in shipped], there, math.inf
+            )
             send, contact = _sender(self.process.stdin), contact or Contact()
             async with _bridged(serve, send) as hand_on, contact.asking(send):
                 sending = asyncio.create_task(_sent(send, spec, there))
@@ -148,8 +153,13 @@ class Remote:
             elif kind == remote.ENDED:
                 answer: dict[str, Any] = json.loads(data)
                 return answer
-        complaint = (await self.process.stderr.read.aio()).decode(errors="replace").strip().splitlines()
-        raise Fault(f"{self.name}: it is gone{': ' + complaint[-1][:300] if complaint else ''}", cause="sandbox")
+        complaint = (
+            (await self.process.stderr.read.aio()).decode(errors="replace").strip().splitlines()
+        )
+        raise Fault(
+            f"{self.name}: it is gone{': ' + complaint[-1][:300] if complaint else ''}",
+            cause="sandbox",
+        )
 
     async def _frames(self) -> AsyncIterator[tuple[bytes, int, bytes]]:
         buffer = bytearray()
@@ -159,7 +169,9 @@ class Remote:
                 while found := take(buffer, remote.LARGEST):
                     yield found
             except OversizeError:
-                raise Fault(f"{self.name}: it says what isn't understood", cause="sandbox") from None
+                raise Fault(
+                    f"{self.name}: it says what isn't understood", cause="sandbox"
+                ) from None
 
     def _put_back(self, archive: IO[bytes], mounts: Sequence[Mount], room: int) -> None:
         """Puts what came back in the place of what was sent. Raises Fault where it can't be that."""
@@ -169,8 +181,17 @@ class Remote:
                 folder.mkdir()
             try:
                 remote.unpack(archive, [str(folder) for folder in folders], room)
-            except (ValueError, OverflowError, OSError, EOFError, tarfile.TarError, zlib.error) as error:
-                raise Fault(f"{self.name}: what came back can't be read: {error}", cause="sandbox") from error
+            except (
+                ValueError,
+                OverflowError,
+                OSError,
+                EOFError,
+                tarfile.TarError,
+                zlib.error,
+            ) as error:
+                raise Fault(
+                    f"{self.name}: what came back can't be read: {error}", cause="sandbox"
+                ) from error
             for mount, folder in zip(mounts, folders, strict=True):
                 remove(mount.source)
                 folder.rename(mount.source)
@@ -187,7 +208,9 @@ def _sender(stdin: Any) -> Callable[..., Awaitable[None]]:
     return send
 
 
-async def _sent(send: Callable[..., Awaitable[None]], spec: Mapping[str, Any], archive: IO[bytes]) -> None:
+async def _sent(
+    send: Callable[..., Awaitable[None]], spec: Mapping[str, Any], archive: IO[bytes]
+) -> None:
     """Sends what is to be done, and then a sign of life now and then."""
     await send(remote.SPEC, json.dumps(spec).encode())
     archive.seek(0)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from koderz.systems.workspaces.images.tree import copy_file
 
-_DEEPEST, _LONGEST = 200, 2500  # folders in each other, and bytes of a path; the system's own limit is 4,096
+# folders in each other, and bytes of a path; the system's own limit is 4,096
+_DEEPEST, _LONGEST = 200, 2500
 _SMALL = 1 << 17  # bytes, which are read and written at once
 SPECIAL, TOO_DEEP = "neither a file, a folder nor a link", "too deep"
 
@@ -34,7 +35,11 @@ class Listing:
     @classmethod
     def of(cls, tree: Path) -> Listing:
         """Lists a folder that nobody changes meanwhile. Follows no link."""
-        entries, aside, shut = dict[str, os.stat_result](), dict[str, str](), dict[Path, tuple[int, int]]()
+        entries, aside, shut = (
+            dict[str, os.stat_result](),
+            dict[str, str](),
+            dict[Path, tuple[int, int]](),
+        )
         top = tree.lstat()
         waiting = [("", top, 0)]
         while waiting:
@@ -43,8 +48,15 @@ class Listing:
             with os.scandir(tree / folder) as found:
                 below = sorted(found, key=lambda entry: entry.name)
             for entry in below:
-                here, about = f"{folder}/{entry.name}" if folder else entry.name, entry.stat(follow_symlinks=False)
-                if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode) or stat.S_ISLNK(about.st_mode)):
+                here, about = (
+                    f"{folder}/{entry.name}" if folder else entry.name,
+                    entry.stat(follow_symlinks=False),
+                )
+                if not (
+                    stat.S_ISREG(about.st_mode)
+                    or stat.S_ISDIR(about.st_mode)
+                    or stat.S_ISLNK(about.st_mode)
+                ):
                     aside[here] = SPECIAL
                 elif depth >= _DEEPEST or len(os.fsencode(here)) > _LONGEST:
                     aside[here] = TOO_DEEP
@@ -92,11 +104,15 @@ def copy_tree(listing: Listing, target: Path) -> None:
         elif stat.S_ISLNK(about.st_mode):
             Path(here).symlink_to(Path(source).readlink())
             os.utime(here, ns=(about.st_mtime_ns, about.st_mtime_ns), follow_symlinks=False)
-        elif about.st_nlink > 1 and (first := copied.setdefault((about.st_dev, about.st_ino), here)) != here:
+        elif (
+            about.st_nlink > 1
+            and (first := copied.setdefault((about.st_dev, about.st_ino), here)) != here
+        ):
             Path(here).hardlink_to(first)
         else:
             _copy_file(source, here, about)
-    for folder, about in reversed(folders):  # last, as what is put into a folder changes its time, or needs its mode
+    # last, as what is put into a folder changes its time, or needs its mode
+    for folder, about in reversed(folders):
         folder.chmod(stat.S_IMODE(about.st_mode))
         os.utime(folder, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
@@ -168,7 +184,9 @@ def _is_same(path: str, before: Listing, now: Listing) -> bool:
     if stat.S_ISLNK(new.st_mode):
         return (before.tree / path).readlink() == (now.tree / path).readlink()
     # Not by `is_same`, as most files of a folder are small, and looking at them takes longer than reading them.
-    one, other = (os.open(f"{each.tree}/{path}", os.O_RDONLY | os.O_NOFOLLOW) for each in (before, now))
+    one, other = (
+        os.open(f"{each.tree}/{path}", os.O_RDONLY | os.O_NOFOLLOW) for each in (before, now)
+    )
     try:
         left = new.st_size
         while left > 0:

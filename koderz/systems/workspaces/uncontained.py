@@ -29,7 +29,12 @@ class Uncontained:
     has_images = False
     guards_channels = False
     cost = 0.0
-    enforces: Mapping[str, Enforcer] = {"cpus": "no", "memory_mb": "no", "storage_mb": "watched", "network": "no"}
+    enforces: Mapping[str, Enforcer] = {
+        "cpus": "no",
+        "memory_mb": "no",
+        "storage_mb": "watched",
+        "network": "no",
+    }
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,7 +69,9 @@ class Uncontained:
         ended = asyncio.create_task(_read(process, output))
         watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
         try:
-            await asyncio.wait([ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [ended, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             cause = ""
             if not ended.done():
                 cause = "disk" if watching.done() else "timeout"

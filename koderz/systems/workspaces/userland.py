@@ -26,7 +26,15 @@ from koderz.systems.workspaces.inside.roots import Entry
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 OF_ETC = (
-    *("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
+    *(
+        "alternatives",
+        "ca-certificates",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "localtime",
+        "mime.types",
+    ),
     *("ssl/certs", "ssl/openssl.cnf", "pki/tls/certs"),
 )
 """What of this machine's /etc is seen."""
@@ -60,7 +68,9 @@ def python() -> Python:
 def python_at(path: str) -> Python | None:
     """The interpreter at a path; None where none runs."""
     try:
-        done = subprocess.run([path, "-I", "-c", _ASK], capture_output=True, timeout=30, check=True, cwd="/")
+        done = subprocess.run(
+            [path, "-I", "-c", _ASK], capture_output=True, timeout=30, check=True, cwd="/"
+        )
         executable, *prefixes = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -87,7 +97,11 @@ def _metadata(name: str) -> object:
     from importlib.metadata import distribution
 
     found = distribution(name)
-    return next(found.locate_file(each.parts[0]) for each in found.files or () if ".dist-info" in each.parts[0])
+    return next(
+        found.locate_file(each.parts[0])
+        for each in found.files or ()
+        if ".dist-info" in each.parts[0]
+    )
 
 
 def system_folders() -> list[str]:
@@ -140,7 +154,9 @@ def _own_entry_points() -> str:
 
 def environment(*, with_python: bool = True) -> dict[str, str]:
     """The variables of every command; where the host's python3 is among its programs, PATH has that first."""
-    folders = [f"{prefix}/bin" for prefix in python().prefixes if prefix != "/usr"] if with_python else []
+    folders = (
+        [f"{prefix}/bin" for prefix in python().prefixes if prefix != "/usr"] if with_python else []
+    )
     return {
         "PATH": ":".join([*folders, _PATH]),
         "HOME": HOME,
@@ -155,7 +171,8 @@ def environment(*, with_python: bool = True) -> dict[str, str]:
 
 _LOAD_SECONDS = 30.0
 _END_SECONDS = 1.0
-_OF_THE_START = ("PATH", "LD_", "GLIBC_", "MALLOC_")  # variables that `python3 -I` heeds as it starts
+# variables that `python3 -I` heeds as it starts
+_OF_THE_START = ("PATH", "LD_", "GLIBC_", "MALLOC_")
 
 
 class Interpreter:
@@ -171,7 +188,9 @@ class Interpreter:
         orders.setblocking(False)
         with theirs:
             boot = command("koderz.systems.workspaces.inside.warm", [])[-1]
-            process = await begin([python().executable, "-I", "-B", "-c", boot, str(script)], theirs)
+            process = await begin(
+                [python().executable, "-I", "-B", "-c", boot, str(script)], theirs
+            )
         ready = b""
         try:
             async with asyncio.timeout(_LOAD_SECONDS):
@@ -197,7 +216,8 @@ class Interpreter:
             os.close(writing)
             yield printed
         finally:
-            with contextlib.suppress(TimeoutError):  # all that had the other end is gone when it closes
+            # all that had the other end is gone when it closes
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await asyncio.sleep(0)
                     while await printed.read(1 << 16):

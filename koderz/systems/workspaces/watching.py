@@ -9,7 +9,8 @@ import socket
 import time
 from pathlib import Path
 
-_LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
+# seconds between two looks at the disk, and in times of what a look takes
+_LEAST_PAUSE, _PAUSES = 1.0, 20
 _SECONDS = 30.0  # that process 1 has for a socket
 
 

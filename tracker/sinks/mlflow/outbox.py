@@ -53,9 +53,13 @@ def page_of(folder: Path, target: str) -> str | None:
     """The path of the run's page within MLflow's UI; None if the run isn't there."""
     if not (folder / NAME).exists():
         return None
-    query = "SELECT place, run_id FROM entry WHERE target = ? AND experiment_id = ? AND run_id != ''"
+    query = (
+        "SELECT place, run_id FROM entry WHERE target = ? AND experiment_id = ? AND run_id != ''"
+    )
     try:
-        with closing(sqlite3.connect(f"{(folder / NAME).absolute().as_uri()}?mode=ro", uri=True)) as db:
+        with closing(
+            sqlite3.connect(f"{(folder / NAME).absolute().as_uri()}?mode=ro", uri=True)
+        ) as db:
             found = db.execute(query, (target, RUN)).fetchone()
     except sqlite3.Error:  # what is damaged is made anew by the next sync
         return None
@@ -76,7 +80,9 @@ class Outbox:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(_SCHEMA)
         except sqlite3.Error as error:
-            raise SinkDown(f"{self._path} can't be used ({error}); remove it, and it is made anew") from None
+            raise SinkDown(
+                f"{self._path} can't be used ({error}); remove it, and it is made anew"
+            ) from None
 
     def close(self) -> None:
         self._db.close()
@@ -90,7 +96,9 @@ class Outbox:
             with self._lock:
                 yield
         except Timeout:
-            raise SinkDown(f"another process is bringing {self._path.parent.name} into MLflow") from None
+            raise SinkDown(
+                f"another process is bringing {self._path.parent.name} into MLflow"
+            ) from None
         except sqlite3.Error as error:
             raise SinkDown(f"{self._path} can't be used ({error})") from None
 
@@ -114,7 +122,11 @@ class Outbox:
 
     def record_shown(self, experiment_id: str, lines: int) -> None:
         """Records how many lines of the experiment's story its run shows."""
-        self._write("UPDATE entry SET run_lines = ?3 WHERE target = ?1 AND experiment_id = ?2", experiment_id, lines)
+        self._write(
+            "UPDATE entry SET run_lines = ?3 WHERE target = ?1 AND experiment_id = ?2",
+            experiment_id,
+            lines,
+        )
 
     def traced(self, lines: Mapping[str, int]) -> None:
         """Records how many lines of the experiments' stories their traces show."""
@@ -128,14 +140,18 @@ class Outbox:
 
     def is_unsure(self) -> bool:
         """Whether a process died while it was creating a run."""
-        query = "SELECT 1 FROM entry WHERE target = ? AND run_id = '' AND experiment_id != '' LIMIT 1"
+        query = (
+            "SELECT 1 FROM entry WHERE target = ? AND run_id = '' AND experiment_id != '' LIMIT 1"
+        )
         return self._db.execute(query, (self._target,)).fetchone() is not None
 
     def settle(self, runs: Iterable[tuple[str, str]], place: str) -> None:
         """Records runs found by a search, as pairs of experiment and run; any other was never created."""
         for experiment_id, run_id in runs:
             self.created(experiment_id, run_id, place)
-        self._write("UPDATE entry SET run_id = NULL WHERE target = ? AND run_id = '' AND experiment_id != ''")
+        self._write(
+            "UPDATE entry SET run_id = NULL WHERE target = ? AND run_id = '' AND experiment_id != ''"
+        )
 
     def forget(self) -> None:
         """Deletes all entries of the target, which has lost its data."""

@@ -21,7 +21,8 @@ _MILLISECOND = 1000
 
 _UNNAMEABLE = re.compile(r"[^/\w.\- :]")  # what MLflow has no place for in a metric's name
 
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL takes no U+0000 in a text, and UTF-8 no half of a character
+# PostgreSQL takes no U+0000 in a text, and UTF-8 no half of a character
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _ESCAPED_NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 CLEANED = "U+FFFD stands for each U+0000, which databases can't hold; the journal has the text"
 """The tag `koderz.cleaned` of what was sent so."""
@@ -46,7 +47,9 @@ def cleaned(value: Any) -> Any:
 
 def cleaned_tag(*records: Record) -> dict[str, str]:
     """The tag that says so, if a text of these records is sent clean."""
-    is_cleaned = any(b"\\u0000" in (data := encode(each)) and _ESCAPED_NULL.search(data) for each in records)
+    is_cleaned = any(
+        b"\\u0000" in (data := encode(each)) and _ESCAPED_NULL.search(data) for each in records
+    )
     return {"koderz.cleaned": CLEANED} if is_cleaned else {}
 
 
@@ -77,7 +80,9 @@ def milliseconds(time: str) -> int:
     return int(datetime.fromisoformat(time).timestamp() * _MILLISECOND)
 
 
-def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str) -> Page:
+def child_page(
+    plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str
+) -> Page:
     """The nested run of one experiment."""
     if isinstance(outcome, Fault):
         child_note = f"**Fault**, which says nothing about the model: {outcome.reason}"
@@ -85,7 +90,8 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         how = "passed" if outcome.success else f"did not pass ({outcome.cause or outcome.verdict})"
         note = f" {outcome.note}" if outcome.note else ""
         child_note = (
-            f"{outcome.problem_id} {how} after {outcome.iterations} attempt{'s' * (outcome.iterations != 1)}.{note}"
+            f"{outcome.problem_id} {how} after "
+            f"{outcome.iterations} attempt{'s' * (outcome.iterations != 1)}.{note}"
         )
     tags = {
         **source_tags(plan),
@@ -147,7 +153,11 @@ def scores_of(plan: Plan, outcome: Experiment) -> dict[str, float]:
         metrics = {}
     graded = metrics if outcome.score is None else {"score": outcome.score, **metrics}
     finite = {name: value for name, value in graded.items() if math.isfinite(value)}
-    return finite if completes(plan) or not passes(plan) else {"passed": float(outcome.success), **finite}
+    return (
+        finite
+        if completes(plan) or not passes(plan)
+        else {"passed": float(outcome.success), **finite}
+    )
 
 
 def passes(plan: Plan) -> bool:
@@ -195,7 +205,12 @@ def _outcome_points(plan: Plan, outcome: Experiment | Fault) -> Iterator[Point]:
         names = ("calls", "cost", "tokens_in", "tokens_out", "latency", "duration_seconds")
         metrics = {f"metric/{name}": value for name, value in (outcome.metrics or {}).items()}
         own = {} if completes(plan) else {"iterations": outcome.iterations}
-        figures = {**scores_of(plan, outcome), **own, **{name: getattr(outcome, name) for name in names}, **metrics}
+        figures = {
+            **scores_of(plan, outcome),
+            **own,
+            **{name: getattr(outcome, name) for name in names},
+            **metrics,
+        }
     yield from points(figures, milliseconds(outcome.time))
 
 

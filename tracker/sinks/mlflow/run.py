@@ -45,7 +45,8 @@ TABLE, FIGURES = "results.json", "figures.json"
 _AVERAGES = {"arithmetic": "mean", "geometric": "geometric_mean", "median": "median"}
 _EVALUATION = {"mlflow.runType": "genai_evaluate"}
 _ARM_PARAMS = ("suite", "temperature", "seed", "samples")
-_MOST_METRICS = 8  # of an arm's run, unless it has more scores; each is a column of MLflow's table of runs
+# of an arm's run, unless it has more scores; each is a column of MLflow's table of runs
+_MOST_METRICS = 8
 _NAMED_MODELS = 2  # in the name of a run
 _CURVE_POINTS = 1000  # of one curve, about; a chart shows no more
 _STATUS = {
@@ -70,7 +71,9 @@ def first_page(plan: Plan, name: str) -> Page:
         "koderz.mode": plan.mode,
         "koderz.model": str(plan.config.get("local_model") or ""),
     }
-    environment = {f"environment.{key}": value for key, value in plan.environment.items() if value is not None}
+    environment = {
+        f"environment.{key}": value for key, value in plan.environment.items() if value is not None
+    }
     given = {"model": plan.config.get("local_model"), **plan.config, **environment}
     params = {key: as_param(value) for key, value in given.items() if value is not None}
     return Page(name=run_name(plan, name), start=milliseconds(plan.time), params=params, tags=tags)
@@ -100,7 +103,9 @@ def first_arm_page(plan: Plan, name: str, arm: records.Arm, parent: str) -> Page
         **arm.parameters,
     }
     params = {key: as_param(value) for key, value in given.items() if value is not None}
-    return Page(name=run_name(plan, name, arm), start=milliseconds(plan.time), params=params, tags=tags)
+    return Page(
+        name=run_name(plan, name, arm), start=milliseconds(plan.time), params=params, tags=tags
+    )
 
 
 def run_name(plan: Plan, name: str, arm: records.Arm | None = None) -> str:
@@ -111,7 +116,9 @@ def run_name(plan: Plan, name: str, arm: records.Arm | None = None) -> str:
     arms = [arm] if arm else plan.arms
     models = dict.fromkeys(plan.model_of(each.name).rpartition("/")[2] for each in arms)
     named = [model for model in models if model]
-    told = ", ".join(named[:_NAMED_MODELS]) + (f" and {more} more" if (more := len(named) - _NAMED_MODELS) > 0 else "")
+    told = ", ".join(named[:_NAMED_MODELS]) + (
+        f" and {more} more" if (more := len(named) - _NAMED_MODELS) > 0 else ""
+    )
     way = arms[0].title if len(arms) == 1 else plan.mode
     return " · ".join(filter(None, (told, way, name)))
 
@@ -124,7 +131,11 @@ def identity(plan: Plan, name: str) -> dict[str, str]:
 def _user_tags(plan: Plan) -> dict[str, str]:
     """The tags given by `--tag`: `K=V` as it is, a single word as `WORD=true`."""
     pairs = (str(tag).partition("=") for tag in plan.config.get("tags") or ())
-    return {key.strip(): value.strip() if equals else "true" for key, equals, value in pairs if key.strip()}
+    return {
+        key.strip(): value.strip() if equals else "true"
+        for key, equals, value in pairs
+        if key.strip()
+    }
 
 
 def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
@@ -145,13 +156,17 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
     return replace(page, tags=tags | _as_tags(_arm_figures(arm)), points=points)
 
 
-def latest_arm_page(plan: Plan, name: str, summary: Summary, arm: str, *, is_worked_on: bool) -> Page:
+def latest_arm_page(
+    plan: Plan, name: str, summary: Summary, arm: str, *, is_worked_on: bool
+) -> Page:
     """An arm's run at present, except for the scores that have a `curve`."""
     own = summary.arms[arm]
     tags = {
         "koderz.status": summary.status,
         "koderz.faults": str(sum(fault["arm"] == arm for fault in summary.faults)),
-        "koderz.fault_causes": cause_counts(fault["cause"] for fault in summary.faults if fault["arm"] == arm),
+        "koderz.fault_causes": cause_counts(
+            fault["cause"] for fault in summary.faults if fault["arm"] == arm
+        ),
         **_as_tags(_arm_figures(own)),
         "mlflow.note.content": _note(plan, summary, [arm]),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
@@ -199,7 +214,9 @@ class _Running:
 
     def means(self) -> dict[str, float | None]:
         """The mean of each score over the experiments that have it."""
-        return {f"{name}/mean": self.sums[name] / count for name, count in self.counts.items() if count}
+        return {
+            f"{name}/mean": self.sums[name] / count for name, count in self.counts.items() if count
+        }
 
     def _count(self, outcome: Experiment, sign: int) -> None:
         for name, value in self.scores(outcome).items():
@@ -222,7 +239,9 @@ def curve(
     others = {measure.name for measure in plan.measures if measure.averaged != "arithmetic"}
 
     def scores(outcome: Experiment) -> dict[str, float]:
-        return {name: value for name, value in scores_of(plan, outcome).items() if name not in others}
+        return {
+            name: value for name, value in scores_of(plan, outcome).items() if name not in others
+        }
 
     stride = max(1, plan.planned // len(plan.arms) // _CURVE_POINTS)
     outcomes = [outcome for outcome in outcomes if outcome.problem_id not in plan.apart]
@@ -243,7 +262,11 @@ def _arm_points(plan: Plan, arm: ArmResults, time: int) -> Sequence[Point]:
     if not completes(plan):
         # As in `scores_of`: all metrics of what is graded have curves where the suite declares no measures.
         declared = {measure.name for measure in plan.measures}
-        curved = {"score", *declared} if declared or "score" not in figures.measures else set(figures.measures)
+        curved = (
+            {"score", *declared}
+            if declared or "score" not in figures.measures
+            else set(figures.measures)
+        )
         scores |= curved & figures.measures.keys()
     beside = {
         "cost": figures.total_cost if figures.cost_known else None,
@@ -288,7 +311,11 @@ def _run_figures(summary: Summary) -> dict[str, float | None]:
         "faults": len(summary.faults),
         "duration_seconds": summary.duration_seconds,
         "paid": summary.paid["total"],
-        **{f"comparison.{key}": value for key, value in compared.items() if isinstance(value, int | float)},
+        **{
+            f"comparison.{key}": value
+            for key, value in compared.items()
+            if isinstance(value, int | float)
+        },
     }
 
 
@@ -300,7 +327,9 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
     return {
         "problems": figures.total_problems,
         "tokens_reasoning": figures.tokens_reasoning,
-        **{f"truncated_{name}": count for name, count in asdict(figures.truncated).items() if count},
+        **{
+            f"truncated_{name}": count for name, count in asdict(figures.truncated).items() if count
+        },
         "cost": figures.total_cost,
         **{name: getattr(figures, name) for name in names.split()},
         "passed_low": low,
@@ -308,8 +337,16 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
         **{f"passed_{end}": bound / 100 for end, bound in bounds},
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
         **dict(_all_pass(figures)),
-        **({"reused_calls": figures.reused_calls, "saved_cost": figures.saved_cost} if figures.reused_calls else {}),
-        **({"unread": figures.unread.count, "unread_rate": figures.unread.rate / 100} if figures.unread else {}),
+        **(
+            {"reused_calls": figures.reused_calls, "saved_cost": figures.saved_cost}
+            if figures.reused_calls
+            else {}
+        ),
+        **(
+            {"unread": figures.unread.count, "unread_rate": figures.unread.rate / 100}
+            if figures.unread
+            else {}
+        ),
     }
 
 
@@ -339,9 +376,13 @@ def _note(plan: Plan, summary: Summary, arms: Sequence[str]) -> str:
     table = (_means if completes(plan) else _rates)({name: summary.arms[name] for name in arms})
     lines = [*(f"**{caution}.**\n" for caution in summary.cautions), *table]
     if summary.faults:
-        lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
+        lines.append(
+            f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict."
+        )
     if early := stopped_early(summary.decision, went_on=went_on(summary)):
-        lines.append(f"\n{early[0].upper()}{early[1:]} tasks; the figures are over all that were asked.")
+        lines.append(
+            f"\n{early[0].upper()}{early[1:]} tasks; the figures are over all that were asked."
+        )
     lines.append(f"\nStatus: {summary.status}{f' ({summary.reason})' if summary.reason else ''}")
     return "\n".join(lines)
 
@@ -366,7 +407,11 @@ def _rates(arms: Mapping[str, ArmResults]) -> Iterator[str]:
         rate = interval = iterations = ""
         if figures.success_rate is not None:
             rate = f"{figures.success_rate:.1f} % "
-            bounds = "{:.1f} to {:.1f} ".format(*figures.success_rate_interval) if figures.success_rate_interval else ""
+            bounds = (
+                "{:.1f} to {:.1f} ".format(*figures.success_rate_interval)
+                if figures.success_rate_interval
+                else ""
+            )
             interval = f"{bounds}({figures.success_rate_interval_method})"
             if figures.bounds_text:
                 interval += f"; {figures.bounds_text}"

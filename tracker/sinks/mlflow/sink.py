@@ -19,7 +19,16 @@ from koderz_tracker.errors import KoderzError
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import text_of
 from koderz_tracker.parts import from_parts
-from koderz_tracker.records import Attempt, Call, Experiment, Fault, Finished, Record, Resumed, encode
+from koderz_tracker.records import (
+    Attempt,
+    Call,
+    Experiment,
+    Fault,
+    Finished,
+    Record,
+    Resumed,
+    encode,
+)
 from koderz_tracker.runs import is_locked
 from koderz_tracker.sinks import Sink, Source
 from koderz_tracker.sinks.json import encode_summary
@@ -81,7 +90,9 @@ class MlflowSink(Sink):
         wanted = source.options.get("mlflow_experiment")
         self._target = target.target_of(self._results, source.plan.suite, source.environ, wanted)
         target.configure(source.environ)
-        self._file = None if source.environ.get("MLFLOW_TRACKING_URI") else target.store_file(self._results)
+        self._file = (
+            None if source.environ.get("MLFLOW_TRACKING_URI") else target.store_file(self._results)
+        )
         with self._border(), target.opening(self._results):
             if self._file:
                 target.log_ahead(self._file)
@@ -89,11 +100,13 @@ class MlflowSink(Sink):
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
         self._arms: dict[str, str] = {}  # the run of each arm, where there are several
-        self._refused: dict[str, str] = {}  # the names and reasons of traces that MLflow refuses, by experiment
+        # the names and reasons of traces that MLflow refuses, by experiment
+        self._refused: dict[str, str] = {}
         self._unlinked = ""  # why the run isn't linked with its prompts and dataset
         self._is_remade = False  # whether an earlier version had made the run otherwise
         self._is_first = True
-        self._lacks_end = False  # all was projected, and the run goes on, for all that its journal says
+        # all was projected, and the run goes on, for all that its journal says
+        self._lacks_end = False
         self._plotted = time.monotonic()
 
     def take(self, records: Sequence[Record]) -> None:
@@ -142,7 +155,9 @@ class MlflowSink(Sink):
         traces = "trace" if len(names) == 1 else "traces"
         more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         refused = (
-            f"without {len(names)} {traces} that MLflow refuses: {'; '.join(names[:_NAMED])}{more}" if names else ""
+            f"without {len(names)} {traces} that MLflow refuses: {'; '.join(names[:_NAMED])}{more}"
+            if names
+            else ""
         )
         return "; ".join(filter(None, (refused, self._unlinked)))
 
@@ -154,7 +169,9 @@ class MlflowSink(Sink):
     def _find_or_create(self) -> str:
         with self._outbox.inside():
             run = self._outbox.get(RUN).run_id
-            if not (run and self._is_as_made_now(run) and all(map(self._is_there, self._arm_keys()))):
+            if not (
+                run and self._is_as_made_now(run) and all(map(self._is_there, self._arm_keys()))
+            ):
                 self._outbox.forget()  # the store is another one, or a run was deleted there
                 run = None
             page = first_page(self._plan, self._folder.name)
@@ -223,7 +240,8 @@ class MlflowSink(Sink):
     def _tell_all(self, run: str, *, is_worked_on: bool) -> None:
         """Updates curves, figures, files and status, unless the run shows this much of the journal already."""
         size = (self._folder / NAME).stat().st_size
-        version = 2 * size + (not is_worked_on)  # a run that its process left says more than one that goes on
+        # a run that its process left says more than one that goes on
+        version = 2 * size + (not is_worked_on)
         if self._outbox.get(RUN).run_lines >= version:
             return
         self._plot(run, whole=True)
@@ -237,7 +255,9 @@ class MlflowSink(Sink):
             with tempfile.TemporaryDirectory() as files:
                 write_arm_files(summary, arm, Path(files))
                 self._store.keep(below, Path(files))
-            page = latest_arm_page(self._plan, self._folder.name, summary, arm, is_worked_on=is_worked_on)
+            page = latest_arm_page(
+                self._plan, self._folder.name, summary, arm, is_worked_on=is_worked_on
+            )
             self._store.tell(below, page)
         if found := from_parts(self._plan, lambda part: part.prompts(self._plan, self._folder)):
             self._link(lambda: self._store.register_found(found))
@@ -251,7 +271,8 @@ class MlflowSink(Sink):
         for arm, point in curve(self._plan, outcomes, after=entry.trace_lines, whole=whole):
             found.setdefault(self._arms.get(arm, run), []).append(point)
         for place, points in found.items():
-            self._store.plot(place, sorted(points, key=lambda point: point.key != "passed/mean"))  # the first column
+            # the first column
+            self._store.plot(place, sorted(points, key=lambda point: point.key != "passed/mean"))
         self._outbox.traced({RUN: len(outcomes)})
         self._plotted = time.monotonic()
 
@@ -263,9 +284,13 @@ class MlflowSink(Sink):
         The first time also those that ended before: a store that was emptied lacks what this sink was handed
         long ago.
         """
-        earlier = takewhile(lambda end: not records or end.time < records[0].time, outcomes_of(self._folder))
+        earlier = takewhile(
+            lambda end: not records or end.time < records[0].time, outcomes_of(self._folder)
+        )
         ends = chain(earlier if self._is_first else (), records)
-        for name in dict.fromkeys(end.experiment_id for end in ends if isinstance(end, Experiment | Fault)):
+        for name in dict.fromkeys(
+            end.experiment_id for end in ends if isinstance(end, Experiment | Fault)
+        ):
             lines = self._stories.lines_of(name)
             entry = self._outbox.get(name)
             if entry.trace_lines < lines or (self._detail == "runs" and entry.run_lines < lines):
@@ -288,7 +313,8 @@ class MlflowSink(Sink):
             names[traces[-1][0].trace_id] = name, child_name(self._plan, outcome)
             curves.setdefault(below, []).extend(curve_points(self._plan, story))
             numbers[name] = lines
-            if self._is_remade or (before and isinstance(outcome, Fault)):  # it has what holds no longer
+            # it has what holds no longer
+            if self._is_remade or (before and isinstance(outcome, Fault)):
                 outdated.append((name, story, outcome))
         if traces:
             refused = self._store.trace(traces)
@@ -322,7 +348,8 @@ class MlflowSink(Sink):
                 continue
             page = child_page(self._plan, story, outcome, self._arms.get(outcome.arm, run))
             if entry.run_id is None:
-                self._store.tell(self._create(name, page), replace(page, tags={}))  # it has them from its creation
+                # it has them from its creation
+                self._store.tell(self._create(name, page), replace(page, tags={}))
             else:
                 self._store.tell(entry.run_id, page)
             self._outbox.record_shown(name, lines)
@@ -343,7 +370,8 @@ def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment |
 
 
 _PROMPTS_FROM = 20  # experiments that are looked through for prompts
-_ARTIFACTS_FROM = 20  # experiments that are looked through for artifacts before it is said that there are none
+# experiments that are looked through for artifacts before it is said that there are none
+_ARTIFACTS_FROM = 20
 
 
 def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:
@@ -378,7 +406,10 @@ def _table(summary: Summary, arm: str = "") -> dict[str, Any]:
     """All experiments, or those of one arm, in MLflow's form of a table, which is grouped by its first column."""
     results = [result for result in summary.results if not arm or result.arm == arm]
     several = len({result.sample for result in results}) > 1
-    rows = [_row({name: getattr(result, name) for name in _COLUMNS}, several=several) for result in results]
+    rows = [
+        _row({name: getattr(result, name) for name in _COLUMNS}, several=several)
+        for result in results
+    ]
     mine = [fault for fault in summary.faults if not arm or fault["arm"] == arm]
     rows += [_row({**fault, "verdict": "fault"}, several=several) for fault in mine]
     return {"columns": ["experiment", "outcome", *_COLUMNS], "data": rows}
@@ -387,9 +418,15 @@ def _table(summary: Summary, arm: str = "") -> dict[str, Any]:
 def _row(known: dict[str, Any], *, several: bool) -> list[Any]:
     sample = f" · sample {known['sample']}" if several else ""
     cause = f" ({known['cause']})" if known["cause"] else ""
-    attempts = f" after {known['iterations']} attempts" if (known.get("iterations") or 0) > 1 else ""
+    attempts = (
+        f" after {known['iterations']} attempts" if (known.get("iterations") or 0) > 1 else ""
+    )
     name = f"{known['problem_id']} · {known['solver']}{sample}"
-    return [name, f"{known['verdict']}{cause}{attempts}", *(known.get(column) for column in _COLUMNS)]
+    return [
+        name,
+        f"{known['verdict']}{cause}{attempts}",
+        *(known.get(column) for column in _COLUMNS),
+    ]
 
 
 def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
@@ -417,8 +454,14 @@ def file_name(name: str) -> str:
 def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
     """Writes the texts of each experiment's last attempt, such as a diff or a log, in a folder named by its id."""
     for number, result in enumerate(summary.results):
-        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
-        texts = {name: text for name, text in (attempts[-1].artifacts if attempts else {}).items() if type(text) is str}
+        attempts = [
+            record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)
+        ]
+        texts = {
+            name: text
+            for name, text in (attempts[-1].artifacts if attempts else {}).items()
+            if type(text) is str
+        }
         for name, text in texts.items():
             place = into / result.experiment_id / file_name(name)
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,13 @@ from koderz_tracker.records import Plan
 from koderz_tracker.sinks import SinkDown
 from koderz_tracker.sinks.mlflow.outbox import of_arm
 from koderz_tracker.sinks.mlflow.page import Page, Point, clean, cleaned
-from koderz_tracker.sinks.mlflow.target import Target, check_database, is_refusal, is_server, short_reason
+from koderz_tracker.sinks.mlflow.target import (
+    Target,
+    check_database,
+    is_refusal,
+    is_server,
+    short_reason,
+)
 from koderz_tracker.sinks.mlflow.trace import as_json, expectations_of
 
 if TYPE_CHECKING:
@@ -34,7 +40,8 @@ _PARAM_CHARACTERS = 6000
 _TAG_CHARACTERS = 8000
 _DIGEST_CHARACTERS = 36
 _NAME_CHARACTERS = 250
-_EXPERIMENTS = "_mlflow_experiment_ids"  # the tag by which MLflow's UI shows a prompt with an experiment
+# the tag by which MLflow's UI shows a prompt with an experiment
+_EXPERIMENTS = "_mlflow_experiment_ids"
 
 T = TypeVar("T")
 
@@ -57,7 +64,9 @@ class MlflowStore:
         """MLflow's id of the run with these tags."""
         named = " AND ".join(f"tags.`{key}` = '{value}'" for key, value in identity.items())
         query = f"{named} AND tags.`koderz.kind` = 'run'"
-        found = self._client.search_runs([self.experiment], query, max_results=1, order_by=["start_time ASC"])
+        found = self._client.search_runs(
+            [self.experiment], query, max_results=1, order_by=["start_time ASC"]
+        )
         return str(found[0].info.run_id) if found else None
 
     def find_nested(self, run_id: str) -> Iterator[tuple[str, str]]:
@@ -66,7 +75,9 @@ class MlflowStore:
         for run in self._below(run_id):
             tags = run.data.tags
             is_arm = tags.get("koderz.kind") == "arm"
-            name = of_arm(tags.get("koderz.arm", "")) if is_arm else tags.get("koderz.experiment_id")
+            name = (
+                of_arm(tags.get("koderz.arm", "")) if is_arm else tags.get("koderz.experiment_id")
+            )
             if name in seen:
                 self._client.delete_run(run.info.run_id)
             elif name:
@@ -78,7 +89,9 @@ class MlflowStore:
     def _below(self, run_id: str) -> Iterator[Run]:
         query, token = f"tags.`mlflow.parentRunId` = '{run_id}'", None
         while True:
-            page = self._client.search_runs([self.experiment], query, max_results=_RUNS_A_PAGE, page_token=token)
+            page = self._client.search_runs(
+                [self.experiment], query, max_results=_RUNS_A_PAGE, page_token=token
+            )
             yield from page
             token = page.token
             if not token:
@@ -99,14 +112,18 @@ class MlflowStore:
     def create(self, page: Page) -> str:
         """Creates a run; returns its id."""
         tags, name = _tags(page.tags), clean(page.name)[:_NAME_CHARACTERS]
-        run = self._client.create_run(self.experiment, start_time=page.start, tags=tags, run_name=name)
+        run = self._client.create_run(
+            self.experiment, start_time=page.start, tags=tags, run_name=name
+        )
         return str(run.info.run_id)
 
     def tell(self, run_id: str, page: Page) -> None:
         """Updates the run to match the page. Repeating it changes nothing."""
         from mlflow.entities import Param, RunTag
 
-        params = [Param(_key(key), clean(value)[:_PARAM_CHARACTERS]) for key, value in page.params.items()]
+        params = [
+            Param(_key(key), clean(value)[:_PARAM_CHARACTERS]) for key, value in page.params.items()
+        ]
         tags = [RunTag(key, value) for key, value in _tags(page.tags).items()]
         first = [_metric(point) for point in page.points[:_METRICS_WITH_OTHERS]]
         self._client.log_batch(run_id, first, params[:_PARAMS_A_CALL], tags[:_PARAMS_A_CALL])
@@ -138,14 +155,32 @@ class MlflowStore:
         mlflow.set_tracking_uri(self._uri)  # where MLflow's entities look for what belongs to them
         mlflow.set_experiment(experiment_id=self.experiment)
         suite, digest = self._dataset(plan), _dataset_digest(plan)[:_DIGEST_CHARACTERS] or "unknown"
-        source, profile = as_json({"dataset_id": suite.dataset_id}), as_json({"num_records": len(plan.tasks)})
-        named = [(Dataset(suite.name, digest, "mlflow_evaluation_dataset", source, profile=profile), "evaluation")]
+        source, profile = (
+            as_json({"dataset_id": suite.dataset_id}),
+            as_json({"num_records": len(plan.tasks)}),
+        )
+        named = [
+            (
+                Dataset(suite.name, digest, "mlflow_evaluation_dataset", source, profile=profile),
+                "evaluation",
+            )
+        ]
         for data in from_parts(plan, lambda part: part.data(plan)):
             profile = as_json({"num_rows": data.rows})
-            named.append((Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile), data.context))
-        inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)]) for dataset, context in named]
+            named.append(
+                (
+                    Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile),
+                    data.context,
+                )
+            )
+        inputs = [
+            DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+            for dataset, context in named
+        ]
         texts = plan.basis.prompts
-        linked = [self._prompt(f"koderz.{name}", _as_template(text)) for name, text in texts.items()]
+        linked = [
+            self._prompt(f"koderz.{name}", _as_template(text)) for name, text in texts.items()
+        ]
         for run_id in run_ids:
             self._client.log_inputs(run_id, inputs)
             if linked:
@@ -154,7 +189,9 @@ class MlflowStore:
     def register_found(self, prompts: Sequence[FoundPrompt]) -> None:
         """Registers prompts that a run has found; each becomes a version unless its text is registered already."""
         for prompt in prompts:
-            self._prompt(prompt.name, [cleaned(dict(message)) for message in prompt.messages], prompt.tags)
+            self._prompt(
+                prompt.name, [cleaned(dict(message)) for message in prompt.messages], prompt.tags
+            )
 
     def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> dict[str, str]:
         """Writes traces with our own ids, all spans at once. Writing them again changes nothing.
@@ -202,13 +239,17 @@ class MlflowStore:
         suite, digest = plan.suite, _dataset_digest(plan)
         name = f"{suite}-{digest[:8]}" if digest else suite
         query = f"name = '{name}'"
-        found = self._client.search_datasets([self.experiment], query, max_results=1, order_by=["created_time ASC"])
+        found = self._client.search_datasets(
+            [self.experiment], query, max_results=1, order_by=["created_time ASC"]
+        )
         tags = {"koderz.suite": suite, "koderz.dataset_digest": digest}
         dataset = found[0] if found else self._client.create_dataset(name, self.experiment, tags)
         known = {record.inputs.get("problem_id") for record in dataset.records}
         source = {"source_type": "CODE", "source_data": {"suite": suite}}
         records = (
-            cleaned({"inputs": {"problem_id": task}, "expectations": dict(expectations_of(plan, task))})
+            cleaned(
+                {"inputs": {"problem_id": task}, "expectations": dict(expectations_of(plan, task))}
+            )
             | {"source": source}
             for task in plan.tasks
             if clean(task) not in known
@@ -218,7 +259,10 @@ class MlflowStore:
         return dataset
 
     def _prompt(
-        self, name: str, template: str | list[dict[str, str]], tags: Mapping[str, str] = MappingProxyType({})
+        self,
+        name: str,
+        template: str | list[dict[str, str]],
+        tags: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, str]:
         """Name and version of the registered prompt with this text; a new version if there is none."""
         known = self._client.get_prompt(name)
@@ -260,7 +304,9 @@ class MlflowStore:
                     "mlflow.experimentKind": "genai_development",
                     "mlflow.note.content": "Made by koderz: a run is a benchmark run, a trace one of its experiments.",
                 }
-                return str(self._client.create_experiment(target.experiment, target.artifacts, tags))
+                return str(
+                    self._client.create_experiment(target.experiment, target.artifacts, tags)
+                )
             except MlflowException as error:  # another process was faster
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
@@ -296,7 +342,9 @@ def _dataset_digest(plan: Plan) -> str:
 def _as_template(text: str) -> str:
     """A prompt with `${name}` in MLflow's form, `{{name}}`."""
     plain = clean(text).strip()
-    return re.sub(r"\$(?:\{(\w+)\}|(\$))", lambda found: f"{{{{{found[1]}}}}}" if found[1] else "$", plain)
+    return re.sub(
+        r"\$(?:\{(\w+)\}|(\$))", lambda found: f"{{{{{found[1]}}}}}" if found[1] else "$", plain
+    )
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

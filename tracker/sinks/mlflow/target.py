@@ -30,7 +30,9 @@ _ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 _CONNECT_SECONDS = 5
-_SLOW = r"timed out|error code 50[234]\b|\b50[234] Server Error|too many 50[234] |database is locked"
+_SLOW = (
+    r"timed out|error code 50[234]\b|\b50[234] Server Error|too many 50[234] |database is locked"
+)
 # Words around a status, since a port may hold these digits, too.
 _UNKNOWN_USER = r"\b(?:error code|too many) 401\b|\b401 Client Error|UNAUTHENTICATED"
 _FORBIDDEN = r"\b(?:error code|too many) 403\b|\b403 Client Error|PERMISSION_DENIED"
@@ -49,7 +51,9 @@ class Target:
     name: str  # what an outbox knows it by; the results folder may be moved
 
 
-def target_of(results: Path, suite: str, environ: Mapping[str, str], experiment: str | None = None) -> Target:
+def target_of(
+    results: Path, suite: str, environ: Mapping[str, str], experiment: str | None = None
+) -> Target:
     """The store that `environ` names, else the one in the results folder. Raises KoderzError if it is not valid.
 
     `experiment`: that of --mlflow-experiment, before the one that `environ` names.
@@ -93,7 +97,9 @@ def log_ahead(store: Path) -> None:
 
 
 def _sync_at_checkpoints(connection: object, _: object) -> None:
-    if isinstance(connection, sqlite3.Connection) and connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+    if isinstance(connection, sqlite3.Connection) and connection.execute(
+        "PRAGMA journal_mode"
+    ).fetchone() == ("wal",):
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
@@ -141,7 +147,9 @@ def border(uri: str, experiment: str = "") -> Iterator[None]:
         try:
             yield
         except ImportError as error:
-            raise SinkDown(f"MLflow at {without_password(uri)} needs a driver that isn't installed: {error}") from error
+            raise SinkDown(
+                f"MLflow at {without_password(uri)} needs a driver that isn't installed: {error}"
+            ) from error
         except _foreign() as error:
             down = SinkSlow if _is_slow(error) else SinkDown
             raise down(f"MLflow at {without_password(uri)} {_reason(error, experiment)}") from error
@@ -149,7 +157,11 @@ def border(uri: str, experiment: str = "") -> Iterator[None]:
 
 def _foreign() -> tuple[type[Exception], ...]:
     """The error types of the libraries that are loaded already; importing mlflow for them would take two seconds."""
-    known = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"), ("httpx", "HTTPError"))
+    known = (
+        ("mlflow.exceptions", "MlflowException"),
+        ("sqlalchemy.exc", "SQLAlchemyError"),
+        ("httpx", "HTTPError"),
+    )
     return (
         OSError,
         sqlite3.Error,
@@ -159,7 +171,9 @@ def _foreign() -> tuple[type[Exception], ...]:
 
 def configure(environ: Mapping[str, str]) -> None:
     """Sets the process's environment variables for mlflow. They have to be set before mlflow is imported."""
-    os.environ.update({name: value for name, value in environ.items() if name.startswith("MLFLOW_TRACKING_")})
+    os.environ.update(
+        {name: value for name, value in environ.items() if name.startswith("MLFLOW_TRACKING_")}
+    )
     os.environ.update({name: environ.get(name, value) for name, value in _ENVIRONMENT.items()})
 
 
@@ -172,7 +186,9 @@ def check_target(uri: str) -> None:
         trusted = ssl.create_default_context()
         for name in ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
             if path := os.environ.get(name):
-                trusted.load_verify_locations(**{"capath" if Path(path).is_dir() else "cafile": path})
+                trusted.load_verify_locations(
+                    **{"capath" if Path(path).is_dir() else "cafile": path}
+                )
         url = f"{uri.rstrip('/')}/health"
         answer = httpx.get(url, timeout=_CONNECT_SECONDS, verify=trusted, follow_redirects=True)
         if answer.is_error:
@@ -209,7 +225,9 @@ def is_forbidden(error: Exception) -> bool:
 def is_refusal(error: Exception) -> bool:
     """Whether a server or database has answered, and refuses what it was sent, whoever sends it."""
     text = str(error)
-    is_down = re.search(f"{_UNKNOWN_USER}|{_FORBIDDEN}|{_NO_ANSWER}", text) and not re.search(_FAILURE, text)
+    is_down = re.search(f"{_UNKNOWN_USER}|{_FORBIDDEN}|{_NO_ANSWER}", text) and not re.search(
+        _FAILURE, text
+    )
     return not is_down and not _is_slow(error)
 
 

@@ -66,7 +66,11 @@ def trace_of(
         "koderz.experiment_id": outcome.experiment_id,
         "koderz.outcome": word_of(outcome),
         "koderz.cause": outcome.cause,
-        **({"koderz.iterations": str(outcome.iterations)} if isinstance(outcome, Experiment) else {}),
+        **(
+            {"koderz.iterations": str(outcome.iterations)}
+            if isinstance(outcome, Experiment)
+            else {}
+        ),
         "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
         "problem_id": outcome.problem_id,
         "solver": outcome.solver,
@@ -81,7 +85,9 @@ def trace_of(
         request_preview=request_preview,
         response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
         client_request_id=outcome.experiment_id,
-        trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
+        trace_metadata={
+            key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()
+        },
         tags={key: clean(value)[:_TAG] for key, value in tags.items()},
         assessments=list(_assessments(plan, name, story, outcome, run)),
     )
@@ -100,13 +106,20 @@ def as_json(value: Any) -> str:
 
 def _metadata(plan: Plan, story: Sequence[Record], run: str) -> dict[str, str]:
     calls = [record for record in story if isinstance(record, Call)]
-    tokens_in, tokens_out = sum(call.tokens_in for call in calls), sum(call.tokens_out for call in calls)
+    tokens_in, tokens_out = (
+        sum(call.tokens_in for call in calls),
+        sum(call.tokens_out for call in calls),
+    )
     tags = source_tags(plan)
     return {
         "mlflow.sourceRun": run,
         "mlflow.trace.tokenUsage": as_json(_usage(tokens_in, tokens_out)),
         "mlflow.trace.cost": as_json(_cost(sum(call.cost for call in calls))),
-        **{name: tags[name] for name in ("mlflow.user", "mlflow.source.name", "mlflow.source.type") if tags[name]},
+        **{
+            name: tags[name]
+            for name in ("mlflow.user", "mlflow.source.name", "mlflow.source.type")
+            if tags[name]
+        },
     }
 
 
@@ -116,7 +129,11 @@ def judgement_ids(trace: str, story: Sequence[Record], names: Collection[str] = 
     Also those that earlier versions made, of whatever a verdict was measured by.
     """
     outcomes = [record for record in story if isinstance(record, Experiment)]
-    known = {name for outcome in outcomes for name in ("passed", "score", "iterations", *(outcome.metrics or ()))}
+    known = {
+        name
+        for outcome in outcomes
+        for name in ("passed", "score", "iterations", *(outcome.metrics or ()))
+    }
     return {_assessment_id(trace, name) for name in known.difference(names)}
 
 
@@ -151,7 +168,9 @@ def _assessments(
             why = str(last.detail or last.feedback) if last and not last.passed else ""
             rationales["passed"] = clean(f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip())
         found += [
-            Feedback(clean(name)[:_NAME], value, source=judge, rationale=rationales.get(name), **common)
+            Feedback(
+                clean(name)[:_NAME], value, source=judge, rationale=rationales.get(name), **common
+            )
             for name, value in scores.items()
         ]
     for assessment in found:
@@ -172,7 +191,9 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 
 def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
     """The trace's inputs: the fewest that tell traces of an arm apart, since MLflow pairs runs by them."""
-    return {"problem_id": outcome.problem_id} | ({"sample": outcome.sample} if plan.samples > 1 else {})
+    return {"problem_id": outcome.problem_id} | (
+        {"sample": outcome.sample} if plan.samples > 1 else {}
+    )
 
 
 def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
@@ -180,14 +201,18 @@ def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
     if isinstance(outcome, Fault):
         return _verdict_words(outcome)
     replies = [record.reply for record in story if isinstance(record, Call)]
-    programs = [record.program for record in story if isinstance(record, Attempt) and not record.task_id]
+    programs = [
+        record.program for record in story if isinstance(record, Attempt) and not record.task_id
+    ]
     return next((str(text) for text in reversed([*replies, *programs]) if text), "")
 
 
 class _Spans:
     """The spans of one story, as MLflow's `Span.from_dict` takes them."""
 
-    def __init__(self, name: str, plan: Plan, story: Sequence[Record], outcome: Experiment | Fault) -> None:
+    def __init__(
+        self, name: str, plan: Plan, story: Sequence[Record], outcome: Experiment | Fault
+    ) -> None:
         self._trace, self._plan, self._story, self._outcome = name, plan, story, outcome
 
     def all(self) -> Iterator[dict[str, Any]]:
@@ -217,15 +242,25 @@ class _Spans:
         asked = _inputs(self._plan, outcome) | ({"messages": _messages(calls[0])} if calls else {})
         answer: dict[str, Any] = {"verdict": _verdict_words(outcome), "cost": outcome.cost}
         if not isinstance(outcome, Fault):
-            answer |= {"answer": _cut(_answer(self._story, outcome)), "iterations": outcome.iterations}
-        name, times = child_name(self._plan, outcome), (begun(self._story[0]), milliseconds(outcome.time))
+            answer |= {
+                "answer": _cut(_answer(self._story, outcome)),
+                "iterations": outcome.iterations,
+            }
+        name, times = (
+            child_name(self._plan, outcome),
+            (begun(self._story[0]), milliseconds(outcome.time)),
+        )
         error = outcome.reason if isinstance(outcome, Fault) else None
-        return self._span("root", name, "AGENT", times, parent=None, inputs=asked, outputs=answer, error=error)
+        return self._span(
+            "root", name, "AGENT", times, parent=None, inputs=asked, outputs=answer, error=error
+        )
 
     def _step(self, number: int, step: Step) -> dict[str, Any]:
         times = milliseconds(step.begun), milliseconds(step.ended)
         outputs = {name: _cut_text(value) for name, value in step.outputs.items()}
-        return self._span(f"step/{number}", step.name, "CHAIN", times, inputs=step.inputs, outputs=outputs)
+        return self._span(
+            f"step/{number}", step.name, "CHAIN", times, inputs=step.inputs, outputs=outputs
+        )
 
     def _attempt(self, number: int, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         parent = f"attempt/{number}"
@@ -233,7 +268,9 @@ class _Spans:
         name = f"attempt {judged.number if judged else number}"
         before, end = begun(records[0]), milliseconds(records[-1].time)
         outputs = {"verdict": judged.verdict, "cause": judged.cause} if judged else None
-        yield self._span(parent, name, "CHAIN", (before, end), inputs={"attempt": number}, outputs=outputs)
+        yield self._span(
+            parent, name, "CHAIN", (before, end), inputs={"attempt": number}, outputs=outputs
+        )
         keys: dict[int | None, str] = {}  # of this attempt's calls
         for place, record in enumerate(records):
             key = f"{parent}/{place}"
@@ -244,7 +281,14 @@ class _Spans:
                 yield self._judging(key, record, parent, before)
             elif isinstance(record, Once):
                 span = (before, milliseconds(record.time))
-                yield self._span(key, record.name, "TOOL", span, parent=parent, outputs=_cut(as_json(record.value)))
+                yield self._span(
+                    key,
+                    record.name,
+                    "TOOL",
+                    span,
+                    parent=parent,
+                    outputs=_cut(as_json(record.value)),
+                )
                 yield from self._tools(key, record.value)
             before = milliseconds(record.time)
 
@@ -253,10 +297,15 @@ class _Spans:
         mcp = value.get("mcp") if isinstance(value, dict) else None
         for place, tool in enumerate(mcp["calls"] if isinstance(mcp, dict) else ()):
             begin = milliseconds(tool["begun"])
-            span, error = (begin, begin + round(tool["seconds"] * 1000)), tool["result"] if tool["is_error"] else None
+            span, error = (
+                (begin, begin + round(tool["seconds"] * 1000)),
+                tool["result"] if tool["is_error"] else None,
+            )
             key, name = f"{parent}/{place}", f"{tool['server']}.{tool['tool']}"
             asked, told = _cut(tool["arguments"]), _cut(tool["result"])
-            yield self._span(key, name, "TOOL", span, parent=parent, inputs=asked, outputs=told, error=error)
+            yield self._span(
+                key, name, "TOOL", span, parent=parent, inputs=asked, outputs=told, error=error
+            )
 
     def _call(self, key: str, call: Call, parent: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": _cut(call.reply)}
@@ -271,7 +320,10 @@ class _Spans:
             (begun(call), milliseconds(call.time)),
             parent=parent,
             inputs={"messages": _messages(call), "model": call.model, **call.sampling},
-            outputs={"model": model, "choices": [{"message": message, "finish_reason": call.finish_reason}]},
+            outputs={
+                "model": model,
+                "choices": [{"message": message, "finish_reason": call.finish_reason}],
+            },
             attributes={
                 "mlflow.chat.tokenUsage": _usage(call.tokens_in, call.tokens_out),
                 "mlflow.llm.model": model,
@@ -285,12 +337,25 @@ class _Spans:
         )
 
     def _judging(self, key: str, attempt: Attempt, parent: str, before: int) -> dict[str, Any]:
-        inputs = {"program": _cut(attempt.program or "")} | ({"task_id": attempt.task_id} if attempt.task_id else {})
-        verdict = {"verdict": attempt.verdict, "cause": attempt.cause, "feedback": _cut(attempt.feedback)}
+        inputs = {"program": _cut(attempt.program or "")} | (
+            {"task_id": attempt.task_id} if attempt.task_id else {}
+        )
+        verdict = {
+            "verdict": attempt.verdict,
+            "cause": attempt.cause,
+            "feedback": _cut(attempt.feedback),
+        }
         outputs = {name: value for name, value in verdict.items() if value} | dict(attempt.metrics)
         times, sandbox = (before, milliseconds(attempt.time)), {"koderz.sandbox": attempt.sandbox}
         return self._span(
-            key, "judge", "EVALUATOR", times, parent=parent, inputs=inputs, outputs=outputs, attributes=sandbox
+            key,
+            "judge",
+            "EVALUATOR",
+            times,
+            parent=parent,
+            inputs=inputs,
+            outputs=outputs,
+            attributes=sandbox,
         )
 
     def _span(
@@ -320,17 +385,29 @@ class _Spans:
             "name": clean(name),
             "start_time_unix_nano": times[0] * _NANO,
             "end_time_unix_nano": max(times) * _NANO,
-            "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": clean(error or "")},
-            "attributes": {name: as_json(value) for name, value in found.items() if value is not None},
+            "status": {
+                "code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK",
+                "message": clean(error or ""),
+            },
+            "attributes": {
+                name: as_json(value) for name, value in found.items() if value is not None
+            },
         }
 
 
 def _messages(call: Call) -> list[dict[str, Any]]:
-    return [{**message, "content": _cut(text_of({"content": message["content"]}))} for message in call.messages]
+    return [
+        {**message, "content": _cut(text_of({"content": message["content"]}))}
+        for message in call.messages
+    ]
 
 
 def _usage(tokens_in: int, tokens_out: int) -> dict[str, int]:
-    return {"input_tokens": tokens_in, "output_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    return {
+        "input_tokens": tokens_in,
+        "output_tokens": tokens_out,
+        "total_tokens": tokens_in + tokens_out,
+    }
 
 
 def _cost(total: float) -> dict[str, float]:
@@ -339,7 +416,11 @@ def _cost(total: float) -> dict[str, float]:
 
 def _cut(text: Any) -> str:
     words = str(text)
-    return words if len(words) <= _TEXT else f"{words[:_TEXT]}\n… ({len(words)} characters; the journal has them all)"
+    return (
+        words
+        if len(words) <= _TEXT
+        else f"{words[:_TEXT]}\n… ({len(words)} characters; the journal has them all)"
+    )
 
 
 def _cut_text(value: Any) -> Any:

@@ -56,7 +56,9 @@ class TestingInterpreter:
 
         found = python_at(self.path)
         if found is None:
-            raise KoderzError(f"--python {self.path}: no Python runs there; name the interpreter of an environment")
+            raise KoderzError(
+                f"--python {self.path}: no Python runs there; name the interpreter of an environment"
+            )
         return found
 
     def missing(self, libraries: Collection[str]) -> frozenset[str]:
@@ -65,11 +67,19 @@ class TestingInterpreter:
         told = json.dumps(sorted(libraries))
         try:
             done = subprocess.run(
-                command, input=told, capture_output=True, text=True, timeout=_SECONDS, check=True, cwd="/"
+                command,
+                input=told,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=True,
+                cwd="/",
             )
             return frozenset(json.loads(done.stdout))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise KoderzError(f"--python {self.path} doesn't say which libraries it has: {error}") from None
+            raise KoderzError(
+                f"--python {self.path} doesn't say which libraries it has: {error}"
+            ) from None
 
     async def tested(self, program: str, test: str, limits: Judging) -> tuple[Ended, Any, str]:
         """How the tests of a program ended, what they reported, if anything, and what contained them."""
@@ -86,11 +96,17 @@ class TestingInterpreter:
             task = {"program": program, "test": test, "token": token}
             (folder / _FILE).write_text(json.dumps(task), encoding="utf-8")
             ended = await backend.run(self._command(limits), place)
-        return ended, _reported(ended.output, token), f"{backend.isolation or self.sandbox}, in-process"
+        return (
+            ended,
+            _reported(ended.output, token),
+            f"{backend.isolation or self.sandbox}, in-process",
+        )
 
     def _command(self, limits: Judging) -> Command:
         prefixes = [
-            prefix for prefix in self.found.prefixes if not f"{prefix}/".startswith(tuple(f"{s}/" for s in _SYSTEM))
+            prefix
+            for prefix in self.found.prefixes
+            if not f"{prefix}/".startswith(tuple(f"{s}/" for s in _SYSTEM))
         ]
         return Command(
             [self.found.executable, "-B", f"{CHECKOUT}/{_SCRIPT}", _FILE],

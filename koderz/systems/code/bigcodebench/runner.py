@@ -40,7 +40,9 @@ def main(path: str) -> None:
         task = json.load(file)
     os.unlink(path)  # noqa: PTH108 as above
     descriptor = os.dup(1)
-    os.environ.update(TZ="UTC", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
+    os.environ.update(
+        TZ="UTC", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
+    )
     time.tzset()
     builtins.exit = builtins.quit = None  # type: ignore[assignment]
     found = _tested(task["program"], task["test"])
@@ -64,8 +66,13 @@ def _tested(program: str, test: str) -> dict[str, Any]:
     except BaseException as error:  # noqa: BLE001 whatever ends the tests is told
         told = "".join(traceback.format_exception_only(type(error), error)).strip()
         return {"ran": 0, "failed": [["", type(error).__name__, told[-_SHOWN:]]]}
-    failed = [[case.id().split(".")[-1], "AssertionError", text[-_SHOWN:]] for case, text in result.failures]
-    failed += [[case.id().split(".")[-1], _kind(text), text[-_SHOWN:]] for case, text in result.errors]
+    failed = [
+        [case.id().split(".")[-1], "AssertionError", text[-_SHOWN:]]
+        for case, text in result.failures
+    ]
+    failed += [
+        [case.id().split(".")[-1], _kind(text), text[-_SHOWN:]] for case, text in result.errors
+    ]
     return {"ran": result.testsRun, "failed": failed}
 
 

@@ -126,7 +126,9 @@ def judged_apart(test: str, entry_point: str, libraries: frozenset[str]) -> str:
     if "TestCases" not in classes or not {*_imported(tree)} <= _MODULES:
         return ""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    binds = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    binds = {
+        node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
     if names & _FORBIDDEN or binds & _FORBIDDEN or _mocks(tree) or entry_point not in names:
         return ""
     return f"{test}\nENTRY_POINT = {entry_point!r}\n{CHECK}"
@@ -145,7 +147,9 @@ def _mocks(tree: ast.Module) -> bool:
     """Whether it reaches for `unittest.mock`, by whatever name."""
     for node in ast.walk(tree):
         match node:
-            case ast.ImportFrom(module=str(name)) | ast.alias(name=name) | ast.Attribute(attr=name) if "mock" in name:
+            case (
+                ast.ImportFrom(module=str(name)) | ast.alias(name=name) | ast.Attribute(attr=name)
+            ) if "mock" in name:
                 return True
     return False
 
@@ -171,7 +175,8 @@ class Exercise:
     entry_point: str
     head: str  # the imports and the function's first line, which are put before every solution
     test: str
-    apart: str  # the same tests as the judge runs them; empty where they have to run beside the solution
+    # the same tests as the judge runs them; empty where they have to run beside the solution
+    apart: str
     reference: str
     libraries: frozenset[str]
 
@@ -187,19 +192,30 @@ class BigCodeBench(ProgramSuite):
     tasks: tuple[ExerciseTask, ...]
     configuration: BigCodeBenchOptions
 
-    def __init__(self, source: str, tasks: Sequence[ExerciseTask], options: BigCodeBenchOptions, sandbox: str) -> None:
+    def __init__(
+        self, source: str, tasks: Sequence[ExerciseTask], options: BigCodeBenchOptions, sandbox: str
+    ) -> None:
         """Raises KoderzError where no task's libraries are there."""
         self.source = source
         self.limits = options.limits(_LIMITS)
-        self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
+        self.configuration = replace(
+            options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb
+        )
         self.interpreter = own_or(options.python, sandbox)
-        missing = self.interpreter.missing(frozenset().union(*(task.payload.libraries for task in tasks)))
-        skipped = {task.id: lacking for task in tasks if (lacking := task.payload.libraries & missing)}
+        missing = self.interpreter.missing(
+            frozenset().union(*(task.payload.libraries for task in tasks))
+        )
+        skipped = {
+            task.id: lacking for task in tasks if (lacking := task.payload.libraries & missing)
+        }
         self.tasks, self.skipped = tuple(task for task in tasks if task.id not in skipped), skipped
         if not self.tasks:
             raise KoderzError(f"{source}: {_skipping(self.skipped, len(tasks), self.interpreter)}")
         told = [_skipping(self.skipped, len(tasks), self.interpreter)] if self.skipped else []
-        self.notices = (*told, "BigCodeBench's own figures have 30 GB of memory a task; --test-memory sets it here")
+        self.notices = (
+            *told,
+            "BigCodeBench's own figures have 30 GB of memory a task; --test-memory sets it here",
+        )
         self._sound_apart: Once[bool] = Once()
 
     @classmethod
@@ -208,7 +224,9 @@ class BigCodeBench(ProgramSuite):
         options = source.options or BigCodeBenchOptions()
         require_sandbox(source.sandbox)
         which, name = (
-            ("bigcodebench-hard", "BigCodeBench-Hard.jsonl") if options.hard else ("bigcodebench", "BigCodeBench.jsonl")
+            ("bigcodebench-hard", "BigCodeBench-Hard.jsonl")
+            if options.hard
+            else ("bigcodebench", "BigCodeBench.jsonl")
         )
         hint = f"get the split v0.1.4 of the data set bigcode/{which} as JSON lines"
         path = find_dataset(source.dataset, name, hint=hint)
@@ -224,7 +242,10 @@ class BigCodeBench(ProgramSuite):
         reasoning = prompts.render("reasoning") if self.configuration.cot else ""
         values = {name: task.values[name] for name in ("question", "entry_point")}
         text = prompts.render("bigcodebench", **values, reasoning=reasoning)
-        return {"role": "system", "content": prompts.render("system")}, {"role": "user", "content": text}
+        return {"role": "system", "content": prompts.render("system")}, {
+            "role": "user",
+            "content": text,
+        }
 
     def details(self, tasks: Sequence[Task], settings: Settings) -> Mapping[str, Any]:  # noqa: ARG002
         """The rule of the verdicts, the interpreter, and the tasks that were left out for lack of a library."""
@@ -246,12 +267,16 @@ class BigCodeBench(ProgramSuite):
         """The task's own solution, whole."""
         return task.payload.reference
 
-    async def judge(self, task: ExerciseTask, answer: Reply | str, context: JudgeContext) -> Verdict:
+    async def judge(
+        self, task: ExerciseTask, answer: Reply | str, context: JudgeContext
+    ) -> Verdict:
         """Extracts the program from the answer and runs the task's cases on it."""
         from koderz.systems.code.extraction.limits import extract_within_limits
         from koderz.systems.code.programs import unusable
 
-        text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        text, finish = (
+            (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        )
         payload = task.payload
         found = await extract_within_limits(text, task.values["head"], payload.entry_point, finish)
         if found.program is None or found.cause not in ("", "no_entry_point"):
@@ -271,7 +296,11 @@ class BigCodeBench(ProgramSuite):
         if verdict.passed:
             return verdict
         open_to_all = context.limits.feedback == "tests"
-        shown = trimmed(verdict.detail, FEEDBACK_CHARS) if open_to_all else "The function doesn't pass its tests."
+        shown = (
+            trimmed(verdict.detail, FEEDBACK_CHARS)
+            if open_to_all
+            else "The function doesn't pass its tests."
+        )
         return replace(verdict, feedback=shown)
 
     def lesson(self, task: Task, verdicts: Sequence[Verdict]) -> Lesson | None:
@@ -282,7 +311,8 @@ class BigCodeBench(ProgramSuite):
         payload = task.payload
         if payload.apart and self.interpreter.is_own:
             sound = await self._sound_apart(
-                task.id.encode(), lambda: _passes(_job(payload, payload.reference, context.limits), context)
+                task.id.encode(),
+                lambda: _passes(_job(payload, payload.reference, context.limits), context),
             )
             if sound:
                 outcome = await context.sandbox.judge(_job(payload, program, context.limits))
@@ -351,9 +381,17 @@ def _finding(ended: Any, report: Any) -> tuple[str, str, str]:
             detail = f"{count}{text.strip()}"
             if kind == "AssertionError":
                 return "failed", "assertion", detail
-            return "error", "syntax" if kind == "SyntaxError" and not ran else f"exception:{kind}", detail
+            return (
+                "error",
+                "syntax" if kind == "SyntaxError" and not ran else f"exception:{kind}",
+                detail,
+            )
     how = f"status {ended.status}" if ended.status >= 0 else f"signal {-ended.status}"
-    return "error", "killed", f"the process ended with {how} before its tests did\n{ended.output[-500:]}".strip()
+    return (
+        "error",
+        "killed",
+        f"the process ended with {how} before its tests did\n{ended.output[-500:]}".strip(),
+    )
 
 
 def read_exercises(path: Path, options: BigCodeBenchOptions) -> tuple[ExerciseTask, ...]:
@@ -386,7 +424,14 @@ def _task(row: Row, options: BigCodeBenchOptions) -> ExerciseTask:
     return Task(
         id=name,
         prompt=prompt,
-        payload=Exercise(entry_point, head, test, judged_apart(test, entry_point, libraries), reference, libraries),
+        payload=Exercise(
+            entry_point,
+            head,
+            test,
+            judged_apart(test, entry_point, libraries),
+            reference,
+            libraries,
+        ),
         values={
             "question": prompt.strip(),
             "prompt": prompt.strip(),
@@ -413,7 +458,9 @@ def _libraries(row: Row) -> frozenset[str]:
     return frozenset(name.split(".")[0] for name in value)
 
 
-def _skipping(skipped: Mapping[str, frozenset[str]], tasks: int, interpreter: TestingInterpreter) -> str:
+def _skipping(
+    skipped: Mapping[str, frozenset[str]], tasks: int, interpreter: TestingInterpreter
+) -> str:
     counts = Counter(name for lacking in skipped.values() for name in lacking).most_common()
     named = ", ".join(f"{name} ({count})" for name, count in counts[:_NAMED])
     more = f" and {len(counts) - _NAMED} more" if len(counts) > _NAMED else ""

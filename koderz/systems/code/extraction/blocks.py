@@ -23,7 +23,8 @@ _LANGUAGE = re.compile(r"\{?[ \t]?\.?([A-Za-z][\w+#.-]{0,30})(?=[ \t},:=]|$)")
 _CODE = re.compile(r"(?:def|class|import|from|async|return|for|while|if|with|try)\b|@\w")
 _BLANK = " \t\u00a0\u200b\ufeff"
 _BEFORE_FENCE = _BLANK + ">"
-_DEEPEST_FENCE = 3  # columns further in than the opening one; beyond, it belongs to the code, e.g. to a docstring
+# columns further in than the opening one; beyond, it belongs to the code, e.g. to a docstring
+_DEEPEST_FENCE = 3
 _MORE_ENDS = 3
 
 
@@ -143,7 +144,8 @@ def _first_line(opening: Fence) -> tuple[str, str]:
         return language[1].lower(), rest
     if one_liner is not None:
         return "", info
-    return language[1].lower() if language else "", ""  # after it a title, a file name, options of a highlighter
+    # after it a title, a file name, options of a highlighter
+    return language[1].lower() if language else "", ""
 
 
 def _content(opening: Fence, first: str, lines: list[str]) -> str:
@@ -161,7 +163,8 @@ def _without_quote(line: str) -> str:
 
 _TAG = r"(?:pre|code|answer|solution|program|python)\b[^<>\n]{0,80}"
 _OPENING_TAG = re.compile(
-    rf"^[ \t]*(?:<{_TAG}>\s{{0,9}}(?=<))*(?:<{_TAG}>|\[(?:PYTHON|CODE|ANSWER)\])", re.MULTILINE | re.IGNORECASE
+    rf"^[ \t]*(?:<{_TAG}>\s{{0,9}}(?=<))*(?:<{_TAG}>|\[(?:PYTHON|CODE|ANSWER)\])",
+    re.MULTILINE | re.IGNORECASE,
 )
 _CLOSING_TAG = re.compile(rf"</{_TAG}>|\[/(?:PYTHON|CODE|ANSWER)\]", re.IGNORECASE)
 
@@ -198,12 +201,15 @@ def looks_like_code(text: str) -> bool:
 
 def plain(text: str) -> str:
     """Text with one kind of line end, that any encoder takes and any parser reads to its end."""
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # lone halves of pairs are marked
+    # lone halves of pairs are marked
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
 
 def _json_blocks(text: str) -> list[Block]:
-    return [block for value in _json_strings(text) for block in fenced_blocks(value) or [Block(value)]]
+    return [
+        block for value in _json_strings(text) for block in fenced_blocks(value) or [Block(value)]
+    ]
 
 
 def _json_strings(text: str) -> list[str]:
@@ -234,7 +240,12 @@ def _tagged_blocks(text: str) -> list[Block]:
     while opening := _OPENING_TAG.search(text, position):
         closing = _CLOSING_TAG.search(text, opening.end())
         position = closing.end() if closing else len(text)
-        blocks.append(Block(text[opening.end() : closing.start() if closing else None], closed=closing is not None))
+        blocks.append(
+            Block(
+                text[opening.end() : closing.start() if closing else None],
+                closed=closing is not None,
+            )
+        )
     return blocks[-MOST_BLOCKS:]
 
 
@@ -255,7 +266,9 @@ def _bare_blocks(text: str, entry_point: str) -> list[Block]:
             starts[number] = None
             inside = margin if line.rstrip().endswith(":") else None
     definitions = [number for number in starts if _DEFINITION_LINE.match(_head(lines[number]))]
-    own = [number for number in definitions if mentions_definition(_head(lines[number]), entry_point)]
+    own = [
+        number for number in definitions if mentions_definition(_head(lines[number]), entry_point)
+    ]
     first = [number for number in starts if number - 1 not in starts][:_MOST_STARTS]
     preferred = dict.fromkeys([*first, *definitions[:1], *own[-1:]])
     return [Block(_from_line(lines, number), marked=False) for number in reversed(preferred)]

@@ -27,7 +27,13 @@ from koderz.systems.code.extraction.blocks import (
     looks_like_code,
     plain,
 )
-from koderz.systems.code.extraction.program import LONGEST, Parser, dedented, margin_of, mentions_definition
+from koderz.systems.code.extraction.program import (
+    LONGEST,
+    Parser,
+    dedented,
+    margin_of,
+    mentions_definition,
+)
 from koderz.systems.code.extraction.search import PYTHON, Extraction, Search
 from koderz.systems.code.extraction.statements import DEFINITIONS, IMPORTS
 
@@ -40,7 +46,9 @@ _REFUSAL = re.compile(
 _OPENING_WORDS = 400  # characters; a refusal comes first
 
 
-def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason: str = "stop") -> Extraction:
+def extract_program(
+    reply: str, prompt: str, entry_point: str, *, finish_reason: str = "stop"
+) -> Extraction:
     """Return the program in a model's reply to a task; never raises.
 
     `prompt` is the code that was to be completed, as HumanEval has it, or prose or "" where a whole function was asked
@@ -61,7 +69,11 @@ def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason:
     cut = "refused" if finish_reason in _REFUSING else ""
     if finish_reason == "length":
         cut = "length"
-    if cut and not found.cause and _extract(search, _settled(answer), entry_point, finish_reason).cause:
+    if (
+        cut
+        and not found.cause
+        and _extract(search, _settled(answer), entry_point, finish_reason).cause
+    ):
         return Extraction(None, cut)
     if found.cause and unfinished and finish_reason != "length":
         # The model ended of its own accord within its reasoning: what it says there is all the answer there is.
@@ -78,7 +90,11 @@ def _extract(search: Search, answer: str, entry_point: str, finish_reason: str) 
         seen.clear()
         for kind in block_kinds(text, entry_point):
             blocks = _cut_off_first(kind) if finish_reason == "length" else kind
-            found = search.defining(blocks, "defined") or search.completing(blocks) or search.combining(blocks)
+            found = (
+                search.defining(blocks, "defined")
+                or search.completing(blocks)
+                or search.combining(blocks)
+            )
             if found:
                 return found
             seen.append(blocks)
@@ -100,7 +116,11 @@ def _settled(answer: str) -> str:
     if start and fence is None:
         return answer
     margin = fence.indent if fence else 0
-    outer = [n for n, line in enumerate(lines[start:], start) if line.strip() and len(margin_of(line)) <= margin]
+    outer = [
+        n
+        for n, line in enumerate(lines[start:], start)
+        if line.strip() and len(margin_of(line)) <= margin
+    ]
     return "\n".join(lines[: outer[-1] if outer else start])
 
 
@@ -116,7 +136,9 @@ def _without_program(
         return Extraction(None, "refused")
     for marked in (True, False):
         alike = [block for block in blocks if block.marked is marked]
-        if broken := _broken(search, [block for block in alike if mentions_definition(block.text, entry_point)]):
+        if broken := _broken(
+            search, [block for block in alike if mentions_definition(block.text, entry_point)]
+        ):
             return broken
         if code := [text for block in alike if (text := _as_code(search, block))]:
             naming = [text for text in code if entry_point in text]
@@ -124,7 +146,9 @@ def _without_program(
     meant = [
         block
         for block in blocks
-        if block.marked and block.text.strip() and (block.language.startswith("py") or looks_like_code(block.text))
+        if block.marked
+        and block.text.strip()
+        and (block.language.startswith("py") or looks_like_code(block.text))
     ]
     refused = _REFUSAL.search(answer[:_OPENING_WORDS])
     return _broken(search, meant) or Extraction(None, "refused" if refused else "no_code")
@@ -173,7 +197,8 @@ def _as_code(search: Search, block: Block) -> str:
 # closing one the answer begins. Marks in a program's strings are none: what parses as Python has no marks.
 
 _THOUGHT = (
-    r"think|thought|reason|reflection|scratchpad|analysis|rationale|monologue|deliberation|(?<![a-z])cot(?![a-z])"
+    r"think|thought|reason|reflection|scratchpad|analysis|"
+    r"rationale|monologue|deliberation|(?<![a-z])cot(?![a-z])"
 )
 _OF_THOUGHTS = re.compile(_THOUGHT, re.IGNORECASE)
 _THOUGHT_FOLLOWS = re.compile(rf"[ \t]*(?:{_THOUGHT})\w*[ \t]*(?=\n|<|$)", re.IGNORECASE)
@@ -193,12 +218,16 @@ _MARK = re.compile(
 )
 _SIDE_FIRST = re.compile(r"(begin|start|end|stop)(?:[_▁]of)?[_▁](.+)")
 _SIDE_LAST = re.compile(r"(.+)[_▁](begin|start|open|prefix|end|stop|close|suffix)")
-_UNUSED = re.compile(r"unused\d+")  # a token that a vocabulary has in reserve: MedGemma's thoughts are between two
+# a token that a vocabulary has in reserve: MedGemma's thoughts are between two
+_UNUSED = re.compile(r"unused\d+")
 _CLOSING_WORDS = frozenset({"end", "stop", "close", "suffix"})
-_MOST_MARKS = 16  # of a line that are tried, from either end; a model may repeat one until its limit
+# of a line that are tried, from either end; a model may repeat one until its limit
+_MOST_MARKS = 16
 _QUOTES = frozenset("\"'`")
 # The heading of a next turn: what follows was made up by a model that didn't stop.
-_NEXT_TURN = re.compile(r"^#{2,4} (?:Instruction|Input|Response|User|Human|Question):?[ \t]*$", re.MULTILINE)
+_NEXT_TURN = re.compile(
+    r"^#{2,4} (?:Instruction|Input|Response|User|Human|Question):?[ \t]*$", re.MULTILINE
+)
 # The beginning of a user's turn, which no model's reply has: ChatML's, Llama's, Gemma's, Phi's, Granite's, Mistral's.
 USERS_TURN = re.compile(
     r"(?:(?:</s>|<end_of_turn>)\s{0,8})?(?:<\|im_start\|>user\b|<\|start_header_id\|>user<\|end_header_id\|>|<start_of_turn>user\b"
@@ -280,7 +309,11 @@ class _Reader:
             marks = [] if number in self._protected else [*_marks(line)]
             for mark in reversed(marks[-_MOST_MARKS:]):
                 rest = line[mark.end :]
-                if mark.special and _may_hold_code(rest if rest.strip() else following) and not _is_quoted(line, mark):
+                if (
+                    mark.special
+                    and _may_hold_code(rest if rest.strip() else following)
+                    and not _is_quoted(line, mark)
+                ):
                     self._thoughts = None
                     self._lines = [(number, rest), *thoughts[index + 1 :]][::-1]
                     return
@@ -288,7 +321,11 @@ class _Reader:
 
     def _think(self, number: int, line: str, marks: list[_Mark]) -> None:
         assert self._thoughts is not None
-        ends = [each.end for each in marks if each.closes and (each.of_thoughts or each.key == self._key)]
+        ends = [
+            each.end
+            for each in marks
+            if each.closes and (each.of_thoughts or each.key == self._key)
+        ]
         if ends:
             self._thoughts = None
             self._lines.append((number, line[ends[-1] :]))
@@ -316,7 +353,11 @@ class _Reader:
     def _opening(self, line: str, marks: list[_Mark]) -> _Mark | None:
         for mark in marks[:_MOST_MARKS] if self._fence is None else ():
             at_start = not line[: mark.start].strip()
-            if not mark.closes and mark.of_thoughts and (at_start or (mark.special and not _is_quoted(line, mark))):
+            if (
+                not mark.closes
+                and mark.of_thoughts
+                and (at_start or (mark.special and not _is_quoted(line, mark)))
+            ):
                 return mark
         return None
 
@@ -346,9 +387,9 @@ def _may_hold_code(text: str) -> bool:
 
 
 def _is_quoted(line: str, mark: _Mark) -> bool:
-    return bool(_QUOTES & {line[mark.start - 1 : mark.start], line[mark.end : mark.end + 1]}) and not (
-        line.startswith("```", mark.end)
-    )
+    return bool(
+        _QUOTES & {line[mark.start - 1 : mark.start], line[mark.end : mark.end + 1]}
+    ) and not (line.startswith("```", mark.end))
 
 
 def _marks(line: str) -> Iterator[_Mark]:
@@ -361,7 +402,9 @@ def _marks(line: str) -> Iterator[_Mark]:
         barred = left[-1] in "|｜", right[0] in "|｜"
         special = any(barred) or left == "◁" or bool(_UNUSED.fullmatch(name))
         of_thoughts = bool(_OF_THOUGHTS.search(name))
-        if not special and not (name.startswith(("think", "reason")) if left == "[" else of_thoughts):
+        if not special and not (
+            name.startswith(("think", "reason")) if left == "[" else of_thoughts
+        ):
             continue
         key, closes = _paired(name)
         one_sided = barred == (False, True)

@@ -50,7 +50,9 @@ json.dump([found.program, found.cause, found.line_offset, found.reason], sys.std
 """
 
 
-async def extract_within_limits(reply: str, prompt: str, entry_point: str, finish_reason: str) -> Extraction:
+async def extract_within_limits(
+    reply: str, prompt: str, entry_point: str, finish_reason: str
+) -> Extraction:
     """Extracts as `extract_program`; the cause is "no_code" for a reply that is too long or takes too long.
 
     Raises Fault where the interpreter that reads a long reply can't do so for no fault of the reply's.
@@ -59,7 +61,8 @@ async def extract_within_limits(reply: str, prompt: str, entry_point: str, finis
         return _extracted(reply, prompt, entry_point, finish_reason)
     if len(reply) > LONGEST:
         reason = (
-            f"The answer is too long: it has {len(reply):,} characters, and code is looked for in at most {LONGEST:,}."
+            f"The answer is too long: it has {len(reply):,} characters, "
+            f"and code is looked for in at most {LONGEST:,}."
         )
         return Extraction(None, "no_code", reason=reason)
     return await _extracted_apart(json.dumps([reply, prompt, entry_point, finish_reason]).encode())
@@ -75,7 +78,9 @@ async def _extracted_apart(request: bytes) -> Extraction:
     called_off = threading.Event()
 
     def attempted() -> tuple[int, bytes, bytes]:
-        with subprocess.Popen(_command(), stdin=-1, stdout=-1, stderr=-1, env={}, cwd="/") as process:
+        with subprocess.Popen(
+            _command(), stdin=-1, stdout=-1, stderr=-1, env={}, cwd="/"
+        ) as process:
             begun.append(process)
             if called_off.is_set():  # while it began
                 process.kill()
@@ -90,10 +95,15 @@ async def _extracted_apart(request: bytes) -> Extraction:
             reason = f"The answer takes too long to read: no code was found in it within {CPU_SECONDS} s of CPU."
             return Extraction(None, "no_code", reason=reason)
         if status in _CRASHES:
-            return Extraction(None, "no_code", reason="The answer can't be read: Python's parser crashes over it.")
+            return Extraction(
+                None, "no_code", reason="The answer can't be read: Python's parser crashes over it."
+            )
         if status:
             lines = complaint.decode(errors="replace").strip().splitlines()
-            raise Fault(f"the answer can't be read: {lines[-1] if lines else f'status {status}'}", cause="judge")
+            raise Fault(
+                f"the answer can't be read: {lines[-1] if lines else f'status {status}'}",
+                cause="judge",
+            )
         return Extraction(*json.loads(answer))
 
     try:

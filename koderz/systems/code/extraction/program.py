@@ -27,12 +27,15 @@ from koderz.systems.code.extraction.statements import (
     statements,
 )
 
-LONGEST = 128 * 1024  # characters, about 32,000 tokens; the densest code of that size parses in half a second
+# characters, about 32,000 tokens; the densest code of that size parses in half a second
+LONGEST = 128 * 1024
 _MOST_CUTS = 6
 _MOST_WRAPPERS = 3
 
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"))
-_SPACES = dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " ") | dict.fromkeys(range(8192, 8203), " ")
+_SPACES = dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " ") | dict.fromkeys(
+    range(8192, 8203), " "
+)
 _VISIBLE: dict[int, str | None] = {**_INVISIBLE, **_SPACES, 0x2028: "\n", 0x2029: "\n", 0x85: "\n"}
 _STRAIGHT = str.maketrans("“”„‟‘’‚‛′″", "\"\"\"\"'''''\"")
 _PAIRS = {"“": "”", "‘": "’", '"': '"', "'": "'", "`": "`", "*": "*"}
@@ -111,7 +114,10 @@ def _effort(text: str, found: Code | int) -> int:
 def mentions_definition(text: str, entry_point: str) -> bool:
     """Whether a line of the text begins a definition of the entry point."""
     name = re.escape(entry_point) if entry_point else r"\w"
-    return re.search(rf"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+{name}\b", text, re.MULTILINE) is not None
+    return (
+        re.search(rf"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+{name}\b", text, re.MULTILINE)
+        is not None
+    )
 
 
 def dedented(text: str) -> str:
@@ -159,7 +165,10 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
     yield bare
     if "\t" in visible:
         for width in (4, 8):
-            yield "\n".join(margin_of(line).expandtabs(width) + line.lstrip(" \t") for line in visible.split("\n"))
+            yield "\n".join(
+                margin_of(line).expandtabs(width) + line.lstrip(" \t")
+                for line in visible.split("\n")
+            )
     lines = text.translate(_VISIBLE).split("\n")
     if any(line.startswith(">>>") for line in lines):
         typed = (line for line in lines if line.startswith((">>> ", "... ")))
@@ -170,7 +179,8 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
     if "&" in visible:
         yield html.unescape(visible)
     before, fence, after = visible.partition("```")
-    if fence and not mentions_definition(after, entry_point):  # a fence that was not on a line of its own
+    # a fence that was not on a line of its own
+    if fence and not mentions_definition(after, entry_point):
         yield before
 
 
@@ -184,7 +194,8 @@ class Context:
 
     text: str = ""  # its imports and helpers, without the function that is asked for
     names: frozenset[str] = frozenset()
-    head: str = ""  # all of it, where it ends in the head of the function that is asked for, open for a body
+    # all of it, where it ends in the head of the function that is asked for, open for a body
+    head: str = ""
     indent: str = "    "  # of that body
 
 
@@ -197,7 +208,9 @@ def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
     if not isinstance(found, Code):
         return Context()
     body = found.body
-    asked_for = [each for each in body if isinstance(each.node, FUNCTIONS) and each.node.name == entry_point]
+    asked_for = [
+        each for each in body if isinstance(each.node, FUNCTIONS) and each.node.name == entry_point
+    ]
     other = [each for each in body if each in asked_for or not isinstance(each.node, _GIVEN)]
     names = bound(body) - bound(other)
     given = blanked(found.text, other).strip("\n") if names else ""
@@ -230,7 +243,8 @@ def blanked(text: str, gone: Iterable[Statement]) -> str:
     lines = text.split("\n")
     for each in gone:
         first = each.first_line - 1
-        while first > 0 and lines[first - 1].strip() == "\\":  # a line that only continues is part of the next
+        # a line that only continues is part of the next
+        while first > 0 and lines[first - 1].strip() == "\\":
             first -= 1
         lines[first : each.last_line] = [""] * (each.last_line - first)
     return "\n".join(lines).rstrip(" \t\n\\")
@@ -244,7 +258,8 @@ def as_body(code: Code, indent: str) -> str:
             inside.update(range(node.lineno, node.end_lineno or 0))
     lines = code.text.split("\n")
     return "\n".join(
-        line if number in inside or not line.strip() else indent + line for number, line in enumerate(lines)
+        line if number in inside or not line.strip() else indent + line
+        for number, line in enumerate(lines)
     )
 
 

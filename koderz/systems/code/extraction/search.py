@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.systems.code.extraction.blocks import Block
-from koderz.systems.code.extraction.program import Code, Parser, as_body, blanked, joined, read_context
+from koderz.systems.code.extraction.program import (
+    Code,
+    Parser,
+    as_body,
+    blanked,
+    joined,
+    read_context,
+)
 from koderz.systems.code.extraction.statements import (
     BUILTINS,
     DEFINITIONS,
@@ -25,10 +32,13 @@ from koderz.systems.code.extraction.statements import (
     setters,
 )
 
-_PROCESS_SETTINGS = {"setrecursionlimit", "set_int_max_str_digits", "seed"}  # what a function may rely on unnamed
+# what a function may rely on unnamed
+_PROCESS_SETTINGS = {"setrecursionlimit", "set_int_max_str_digits", "seed"}
 
 
-def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str]) -> list[Statement]:
+def demonstrations(
+    body: Sequence[Statement], offer: Offer, given: frozenset[str]
+) -> list[Statement]:
     """Return the statements that the entry point doesn't need, in whole lines.
 
     `given` are the names that the prompt defines; what the reply makes of those counts as needed.
@@ -47,10 +57,17 @@ def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str
             left -= each.binds
     # One that shares a line with a statement that stays (`import sys; print(1)`) stays, too.
     gone = {id(each) for each in found}
-    return [each for group in line_groups(body) if all(id(each) in gone for each in group) for each in group]
+    return [
+        each
+        for group in line_groups(body)
+        if all(id(each) in gone for each in group)
+        for each in group
+    ]
 
 
-def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], others: Iterable[Code]) -> str:
+def borrowed(
+    body: Sequence[Statement], offer: Offer, given: frozenset[str], others: Iterable[Code]
+) -> str:
     """Return statements of other blocks that bind names that the entry point needs and nobody else binds.
 
     A helper in one block and the function in the next belong together. `others` are in order of preference.
@@ -60,9 +77,16 @@ def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], oth
     pieces: list[str] = []
     for other in others if wanted else ():
         needed = needs(other.body, wanted) - settled
-        groups = [group for group in line_groups(other.body) if any(_lends(each, needed) for each in group)]
+        groups = [
+            group
+            for group in line_groups(other.body)
+            if any(_lends(each, needed) for each in group)
+        ]
         lines = other.text.split("\n")
-        pieces += ["\n".join(lines[group[0].first_line - 1 : group[-1].last_line]) for group in groups[::-1]]
+        pieces += [
+            "\n".join(lines[group[0].first_line - 1 : group[-1].last_line])
+            for group in groups[::-1]
+        ]
         wanted = (wanted | needed) - bound(each for group in groups for each in group)
     return "\n".join(reversed(pieces))
 
@@ -103,7 +127,11 @@ def _is_idle(statement: Statement, *, after: bool) -> bool:
 
 
 def _is_of_standard_library(node: ast.Import | ast.ImportFrom) -> bool:
-    modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    modules = (
+        [alias.name for alias in node.names]
+        if isinstance(node, ast.Import)
+        else [node.module or ""]
+    )
     return all(module.partition(".")[0] in sys.stdlib_module_names for module in modules)
 
 
@@ -128,7 +156,20 @@ def _reads_stdin(node: ast.AST) -> bool:
 
 
 PYTHON = frozenset(
-    {"", "py", "python", "python2", "python3", "py3", "ipython", "pycon", "sage", "diff", "patch", "code"}
+    {
+        "",
+        "py",
+        "python",
+        "python2",
+        "python3",
+        "py3",
+        "ipython",
+        "pycon",
+        "sage",
+        "diff",
+        "patch",
+        "code",
+    }
 )
 
 
@@ -164,10 +205,12 @@ class Search:
 
     def defining(self, blocks: Sequence[Block], strength: Strength) -> Extraction | None:
         """Return the program of the last block that offers the entry point with this strength."""
-        latest_first = [self.reading(block) for block in reversed(blocks)]  # the budget is for the preferred ones
+        # the budget is for the preferred ones
+        latest_first = [self.reading(block) for block in reversed(blocks)]
         for index, code in enumerate(latest_first):
             if code and code.offer and code.offer.strength == strength:
-                others = [*latest_first[index + 1 :], *latest_first[:index][::-1]]  # those before it, then those after
+                # those before it, then those after
+                others = [*latest_first[index + 1 :], *latest_first[:index][::-1]]
                 return self._program(code, code.offer, [each for each in others if each])
         return None
 
@@ -177,7 +220,9 @@ class Search:
             return None
         for block in reversed(blocks):
             if block.language in PYTHON:
-                others = [code for each in blocks if each is not block and (code := self.reading(each))]
+                others = [
+                    code for each in blocks if each is not block and (code := self.reading(each))
+                ]
                 for text in self._completions(block):
                     code = self._read(text)
                     if code and code.offer and _answers(code):
@@ -217,7 +262,9 @@ class Search:
         if code := self.reading(block):
             yield f"{head}\n{as_body(code, indent)}"
 
-    def _program(self, code: Code, offer: Offer, others: Sequence[Code], *, completes: bool = False) -> Extraction:
+    def _program(
+        self, code: Code, offer: Offer, others: Sequence[Code], *, completes: bool = False
+    ) -> Extraction:
         context = self._context
         text = blanked(code.text, demonstrations(code.body, offer, context.names))
         lent = borrowed(code.body, offer, context.names, others)
@@ -228,7 +275,11 @@ class Search:
 
 def _answers(code: Code) -> bool:
     """Whether the function's own body states a return value; prose and examples never do."""
-    functions = [e.node for e in code.body if isinstance(e.node, FUNCTIONS) and e.node.name == code.entry_point]
+    functions = [
+        e.node
+        for e in code.body
+        if isinstance(e.node, FUNCTIONS) and e.node.name == code.entry_point
+    ]
     return any(
         isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)
         for function in functions[-1:]

@@ -91,7 +91,9 @@ def bound(body: Iterable[Statement]) -> frozenset[str]:
 
 def free_names(body: Sequence[Statement]) -> set[str]:
     """The names that statements read and none of them binds anywhere, without the built-in ones."""
-    somewhere = {name for each in body for node in descendants(each.node) for name in _bound_by(node)}
+    somewhere = {
+        name for each in body for node in descendants(each.node) for name in _bound_by(node)
+    }
     return {name for each in body for name in each.reads} - somewhere - BUILTINS
 
 
@@ -112,21 +114,29 @@ def needs(body: Iterable[Statement], seeds: Iterable[str]) -> set[str]:
     for statement in body:
         for name in statement.binds:
             binders[name].append(statement)
-    return _reached(seeds, lambda name: (read for each in binders.pop(name, ()) for read in each.reads))
+    return _reached(
+        seeds, lambda name: (read for each in binders.pop(name, ()) for read in each.reads)
+    )
 
 
-def setters(body: Sequence[Statement], needed: set[str], objects: set[str], barred: Iterable[str]) -> set[str]:
+def setters(
+    body: Sequence[Statement], needed: set[str], objects: set[str], barred: Iterable[str]
+) -> set[str]:
     """Return the functions in `body`, except `barred`, that set up a needed name when called, even indirectly.
 
     To call a method sets something up only where it is one of `objects`.
     """
-    functions = {name: each for each in body if isinstance(each.node, FUNCTIONS) for name in each.binds}
+    functions = {
+        name: each for each in body if isinstance(each.node, FUNCTIONS) for name in each.binds
+    }
     effects = {name: _effects(each.node) for name, each in functions.items() if name not in barred}
     callers: dict[str, list[str]] = defaultdict(list)
     for name, each in effects.items():
         for callee in each.calls:
             callers[callee].append(name)
-    setting = (name for name, each in effects.items() if each.stores & needed or each.methods & objects)
+    setting = (
+        name for name, each in effects.items() if each.stores & needed or each.methods & objects
+    )
     return _reached(setting, callers.__getitem__)
 
 
@@ -173,7 +183,11 @@ def _children(node: ast.AST) -> list[ast.AST]:
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST) and not isinstance(each, _LEAVES)]
+            found += [
+                each
+                for each in value
+                if isinstance(each, ast.AST) and not isinstance(each, _LEAVES)
+            ]
         elif isinstance(value, ast.AST) and not isinstance(value, _LEAVES):
             found.append(value)
     return found
@@ -194,7 +208,9 @@ def _locals(node: ast.AST, everything: list[ast.AST]) -> set[str]:
         bound = {name for each in everything if each is not node for name in _bound_by(each)}
         return (found | bound) - _shared(everything)
     targets = [each.target for each in everything if isinstance(each, ast.comprehension)]
-    return found | {each.id for target in targets for each in descendants(target) if isinstance(each, ast.Name)}
+    return found | {
+        each.id for target in targets for each in descendants(target) if isinstance(each, ast.Name)
+    }
 
 
 def _shared(everything: list[ast.AST]) -> set[str]:
@@ -206,7 +222,9 @@ def _effects(function: ast.AST) -> Uses:
     everything = descendants(function)
     own = _locals(function, everything)
     does = uses(everything)
-    return Uses(does.reads - own, does.stores - own | _shared(everything), does.methods - own, does.calls)
+    return Uses(
+        does.reads - own, does.stores - own | _shared(everything), does.methods - own, does.calls
+    )
 
 
 def uses(nodes: Iterable[ast.AST]) -> Uses:
@@ -235,7 +253,11 @@ def _bound_by(node: ast.AST) -> tuple[str, ...]:
             return (name,)
         case ast.alias(name=name, asname=asname):
             return (asname or name.partition(".")[0],)
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+        case (
+            ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+        ):
             return (name,)
         case ast.MatchMapping(rest=str(name)):
             return (name,)
@@ -250,7 +272,8 @@ def _root(node: ast.expr) -> tuple[str, ...]:
 
 
 Strength = Literal["defined", "weak"]
-_VALUES = (ast.Lambda, ast.Name, ast.Attribute, ast.Call, ast.IfExp, ast.Subscript)  # what may be a function
+# what may be a function
+_VALUES = (ast.Lambda, ast.Name, ast.Attribute, ast.Call, ast.IfExp, ast.Subscript)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +300,18 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
     if any(isinstance(node, ast.Return) for each in body for node in each.nodes):
         return None
     if not entry_point:
-        functions = [n for n, each in enumerate(body) if isinstance(each.node, FUNCTIONS) and not is_stub(each.node)]
+        functions = [
+            n
+            for n, each in enumerate(body)
+            if isinstance(each.node, FUNCTIONS) and not is_stub(each.node)
+        ]
         if not functions:
             return None
-        return Offer("defined", frozenset().union(*(body[number].binds for number in functions)), functions[-1])
+        return Offer(
+            "defined",
+            frozenset().union(*(body[number].binds for number in functions)),
+            functions[-1],
+        )
     names = frozenset({entry_point})
     defined = [index for index, each in enumerate(body) if entry_point in each.binds]
     if any(_defines(node, entry_point) for index in defined for node in body[index].nodes):
@@ -303,7 +334,9 @@ def _defines(node: ast.AST, name: str) -> bool:
         case ast.ClassDef(name=found):
             return found == name
         case ast.Assign(targets=targets, value=value):
-            return any(_is_name(target, name) for target in targets) and _may_be_function(value, name)
+            return any(_is_name(target, name) for target in targets) and _may_be_function(
+                value, name
+            )
         case ast.AnnAssign(target=target, value=ast.expr() as value):
             return _is_name(target, name) and _may_be_function(value, name)
     return False
@@ -315,7 +348,9 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 def _may_be_function(value: ast.expr, name: str) -> bool:
     """Whether a value may be a function; false in `add = 3` and `add = add(1, 2)`, as in examples of use."""
-    return isinstance(value, _VALUES) and not (isinstance(value, ast.Call) and _is_name(value.func, name))
+    return isinstance(value, _VALUES) and not (
+        isinstance(value, ast.Call) and _is_name(value.func, name)
+    )
 
 
 def _method(body: Sequence[Statement], entry_point: str) -> Offer | None:

@@ -38,7 +38,8 @@ from koderz_tracker.files import MB
 # its tests are read when a program is judged by them.
 
 _LONGEST = 1024 * MB  # of a line, and of the tests in it
-_CHECKED = 64 * MB  # of a file whose tests are all read at once, so that a broken row is found before anything is spent
+# of a file whose tests are all read at once, so that a broken row is found before anything is spent
+_CHECKED = 64 * MB
 _STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 _AROUND = frozenset({"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"})
 _KEPT = 8  # tasks whose tests are remembered
@@ -84,7 +85,11 @@ class Found(NamedTuple):
 
 def read_contests(path: Path) -> Iterator[Found]:
     """The rows of a file, or of the files test*.jsonl of a folder. Raises KoderzError, naming the line."""
-    files = sorted({*path.glob("test*.jsonl"), *path.glob("test*.jsonl.gz")}) if path.is_dir() else [path]
+    files = (
+        sorted({*path.glob("test*.jsonl"), *path.glob("test*.jsonl.gz")})
+        if path.is_dir()
+        else [path]
+    )
     if not files:
         raise KoderzError(f"{path} holds no test*.jsonl, as LiveCodeBench publishes them")
     for file in files:
@@ -97,11 +102,15 @@ def _read_file(path: Path) -> Iterator[Found]:
         offset = 0
         for number, line in lines_of(file, path, _LONGEST):
             if line.strip():
-                yield _found(row_of_line(line, path, number), path, offset, line, number, is_checked=is_small)
+                yield _found(
+                    row_of_line(line, path, number), path, offset, line, number, is_checked=is_small
+                )
             offset += len(line)
 
 
-def _found(row: Row, path: Path, offset: int, line: bytes, number: int, *, is_checked: bool) -> Found:
+def _found(
+    row: Row, path: Path, offset: int, line: bytes, number: int, *, is_checked: bool
+) -> Found:
     row.text("question_content")
     row.text("private_test_cases")
     name = row.id("question_id")
@@ -110,7 +119,9 @@ def _found(row: Row, path: Path, offset: int, line: bytes, number: int, *, is_ch
     try:
         day = date.fromisoformat(row.text("contest_date")[:10])
     except ValueError:
-        raise row.error(f"the field 'contest_date' is no date: {row.text('contest_date')[:40]!r}") from None
+        raise row.error(
+            f"the field 'contest_date' is no date: {row.text('contest_date')[:40]!r}"
+        ) from None
     contest = Contest(path, offset, number, _function_of(row), _digest(line))
     if is_checked:
         _cases_of(row, contest.function)
@@ -143,7 +154,9 @@ def _cases_at(contest: Contest) -> Cases:
         file.seek(contest.offset)
         line = file.readline(_LONGEST)
     if _digest(line) != contest.digest:
-        raise KoderzError(f"{contest.path}, line {contest.line}: the row has changed since the file was read")
+        raise KoderzError(
+            f"{contest.path}, line {contest.line}: the row has changed since the file was read"
+        )
     return _cases_of(row_of_line(line, contest.path, contest.line), contest.function)
 
 
@@ -156,7 +169,9 @@ def _cases_of(row: Row, function: str) -> Cases:
     if kinds != {"functional" if function else "stdin"}:
         told = "names a function" if function else "names no function"
         raise row.error(f"its tests are {' and '.join(sorted(kinds))}, and 'metadata' {told}")
-    return Cases(function, tuple(each[0] for each in tests), tuple(each[1] for each in tests), len(public))
+    return Cases(
+        function, tuple(each[0] for each in tests), tuple(each[1] for each in tests), len(public)
+    )
 
 
 def _tests_in(row: Row, field: str) -> list[tuple[str, str, str]]:
@@ -173,17 +188,25 @@ def _tests_in(row: Row, field: str) -> list[tuple[str, str, str]]:
 
 def _test(row: Row, field: str, test: Any) -> tuple[str, str, str]:
     match test:
-        case {"input": str(given), "output": str(wanted), "testtype": "stdin" | "functional" as kind}:
+        case {
+            "input": str(given),
+            "output": str(wanted),
+            "testtype": "stdin" | "functional" as kind,
+        }:
             try:
                 given.encode(), wanted.encode()
             except UnicodeEncodeError:
-                raise row.error(f"a test of {field!r} holds half a surrogate pair, which isn't a character") from None
+                raise row.error(
+                    f"a test of {field!r} holds half a surrogate pair, which isn't a character"
+                ) from None
             return given, wanted, kind
         case {"input": _, "output": _, "testtype": _}:
             raise row.error(f"a test of {field!r} isn't text of the kind 'stdin' or 'functional'")
         case {**keys}:
             lacking = next(name for name in ("input", "output", "testtype") if name not in keys)
-            raise row.error(f"a test of {field!r} has no {lacking!r}{misspelt(lacking, [*map(str, keys)])}")
+            raise row.error(
+                f"a test of {field!r} has no {lacking!r}{misspelt(lacking, [*map(str, keys)])}"
+            )
     raise row.error(f"a test of {field!r} isn't an object")
 
 
@@ -193,12 +216,16 @@ def _unpacked(row: Row, field: str, text: str) -> Any:
         unpacking = zlib.decompressobj()
         data = unpacking.decompress(base64.b64decode(text, validate=True), _LONGEST)
         if unpacking.unconsumed_tail or not unpacking.eof:
-            raise row.error(f"the field {field!r} is cut off, or unpacks to more than {_LONGEST // MB} MB")
+            raise row.error(
+                f"the field {field!r} is cut off, or unpacks to more than {_LONGEST // MB} MB"
+            )
         return json.loads(_pickled_string(data))
     except (binascii.Error, zlib.error):
         raise row.error(f"the field {field!r} is neither JSON nor base64 of zlib") from None
     except (ValueError, RecursionError) as error:
-        raise row.error(f"the field {field!r} holds something else than a pickled string of JSON ({error})") from None
+        raise row.error(
+            f"the field {field!r} holds something else than a pickled string of JSON ({error})"
+        ) from None
 
 
 def _pickled_string(data: bytes) -> str:
@@ -227,7 +254,9 @@ RULES = {
 }
 
 _HERE = Path(__file__).parent
-_HARNESS, _TEST = ((_HERE / name).read_text(encoding="utf-8") for name in ("harness.py", "comparison.py"))
+_HARNESS, _TEST = (
+    (_HERE / name).read_text(encoding="utf-8") for name in ("harness.py", "comparison.py")
+)
 LIMITS = Judging(timeout=6.0, memory_mb=4096)
 _PRINTED = 64 << 20  # bytes that a program may write elsewhere than to its stdout
 _WITH_PROCESSES = ("", "contained", "local", "uncontained")
@@ -261,16 +290,25 @@ class LiveCodeBench(ProgramSuite):
     configuration: LiveCodeBenchOptions
 
     def __init__(
-        self, source: str, found: Iterable[Found], options: LiveCodeBenchOptions | None = None, *, sandbox: str = ""
+        self,
+        source: str,
+        found: Iterable[Found],
+        options: LiveCodeBenchOptions | None = None,
+        *,
+        sandbox: str = "",
     ) -> None:
         """Raises KoderzError where no task is of the options' days, or where `sandbox` gives no process a stdin."""
         options = options or LiveCodeBenchOptions()
         self._has_processes = sandbox in _WITH_PROCESSES
         if options.io == "process" and not self._has_processes:
-            raise KoderzError(f"--io process needs --sandbox contained: {sandbox} gives programs no stdin of their own")
+            raise KoderzError(
+                f"--io process needs --sandbox contained: {sandbox} gives programs no stdin of their own"
+            )
         self.source = source
         self.limits = options.limits(LIMITS)
-        self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
+        self.configuration = replace(
+            options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb
+        )
         self.tasks, days = _chosen(found, options)
         if not self.tasks:
             raise KoderzError(f"{source} {_lacking(days, options)}")
@@ -301,11 +339,15 @@ class LiveCodeBench(ProgramSuite):
 
     def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:  # noqa: ARG002
         """A program that repeats its input, which passes hardly a task."""
-        return "This repeats what it reads.\n\n```python\nimport sys\n\nprint(sys.stdin.read())\n```\n"
+        return (
+            "This repeats what it reads.\n\n```python\nimport sys\n\nprint(sys.stdin.read())\n```\n"
+        )
 
     async def judge(self, task: ContestTask, answer: Reply | str, context: JudgeContext) -> Verdict:
         """Takes the program from the answer by the official rule and runs all tests on it."""
-        text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        text, finish = (
+            (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        )
         program = program_in(text)
         if not program.strip():
             cause = "length" if finish == "length" else "no_code"
@@ -323,7 +365,9 @@ class LiveCodeBench(ProgramSuite):
         """Runs all tests on a whole program; after a failure of one that reads stdin, as plain processes too."""
         cases = await _tests_of(task)
         by_process = self.configuration.io == "process" and not cases.function
-        outcome = await context.sandbox.judge(job_of(program, cases, context.limits, as_process=by_process))
+        outcome = await context.sandbox.judge(
+            job_of(program, cases, context.limits, as_process=by_process)
+        )
         verdict = Verdict(
             verdict=outcome.verdict,
             cause=outcome.cause,
@@ -335,9 +379,13 @@ class LiveCodeBench(ProgramSuite):
         if verdict.passed:
             return verdict
         if self._has_processes and not cases.function and not by_process:
-            again = await context.sandbox.judge(job_of(program, cases, context.limits, as_process=True))
+            again = await context.sandbox.judge(
+                job_of(program, cases, context.limits, as_process=True)
+            )
             verdict = replace(verdict, facts={PASSED_AS_PROCESS: again.verdict == "passed"})
-        return replace(verdict, feedback=await self._feedback(program, cases, verdict, context, by_process))
+        return replace(
+            verdict, feedback=await self._feedback(program, cases, verdict, context, by_process)
+        )
 
     def lesson(self, task: Task, verdicts: Sequence[Verdict]) -> Lesson | None:
         """The lesson of the attempts at a task, for memory."""
@@ -367,7 +415,9 @@ async def _tests_of(task: ContestTask) -> Cases:
         raise Fault(str(error), cause="judge") from error
 
 
-def job_of(program: str, cases: Cases, limits: Judging, *, as_process: bool, only_public: bool = False) -> Job:
+def job_of(
+    program: str, cases: Cases, limits: Judging, *, as_process: bool, only_public: bool = False
+) -> Job:
     """The job of judging a program by the tests of a task."""
     return Job(
         program=program,
@@ -393,9 +443,14 @@ def _usual_place() -> Path:
     )
 
 
-def _chosen(found: Iterable[Found], options: LiveCodeBenchOptions) -> tuple[tuple[ContestTask, ...], list[date]]:
+def _chosen(
+    found: Iterable[Found], options: LiveCodeBenchOptions
+) -> tuple[tuple[ContestTask, ...], list[date]]:
     """The tasks of the days that were asked for, and all days that there are."""
-    first, last = (date.fromisoformat(options.since) if options.since else date.min), options.last_day or date.max
+    first, last = (
+        (date.fromisoformat(options.since) if options.since else date.min),
+        options.last_day or date.max,
+    )
     tasks: dict[str, ContestTask] = {}
     days = []
     for each in found:
@@ -412,12 +467,16 @@ def _task(found: Found, cluster_column: str | None) -> ContestTask:
     row, function = found.row, found.contest.function
     question, starter = row.text("question_content"), row.text("starter_code", "")
     if function:
-        how = "It has the class and method of the code above, and neither reads nor prints anything."
+        how = (
+            "It has the class and method of the code above, and neither reads nor prints anything."
+        )
     else:
         how = "It reads the input from stdin and writes the answer to stdout, and nothing else."
     values = {
         "question": question,
-        "starter": f"Begin with this code:\n\n```python\n{starter.rstrip()}\n```" if starter.strip() else "",
+        "starter": f"Begin with this code:\n\n```python\n{starter.rstrip()}\n```"
+        if starter.strip()
+        else "",
         "how": how,
         "prompt": question,
         "entry_point": function or "main",
@@ -457,6 +516,8 @@ def _lacking(days: Sequence[date], options: LiveCodeBenchOptions) -> str:
     if not days:
         return "holds no task"
     wanted = " ".join(
-        f"{word} {day}" for word, day in (("since", options.since), ("until", options.last_day)) if day is not None
+        f"{word} {day}"
+        for word, day in (("since", options.since), ("until", options.last_day))
+        if day is not None
     )
     return f"holds no task of a contest {wanted}; its contests are from {min(days)} to {max(days)}"

@@ -28,7 +28,9 @@ class Corpus:
     def digest(self) -> str:
         """A digest of the files' names and sizes. Raises KoderzError if there are none."""
         try:
-            return recipe_digest(*((file.name, file.stat().st_size) for file in files_in(self.path)))
+            return recipe_digest(
+                *((file.name, file.stat().st_size) for file in files_in(self.path))
+            )
         except OSError as error:
             raise KoderzError(f"--corpus {self.path} can't be read: {error.strerror}") from None
 
@@ -37,7 +39,8 @@ class Corpus:
         left = [docid for docid in self._places if docid not in known]
         if len(left) < count:
             raise Fault(
-                f"--corpus {self.path} has {len(left):,} other documents, and {count:,} are wanted", cause="data"
+                f"--corpus {self.path} has {len(left):,} other documents, and {count:,} are wanted",
+                cause="data",
             )
         chosen = draw.sample(left, count)
         found = {each.docid: each for each in self._read(chosen)}
@@ -116,16 +119,49 @@ class Relation(NamedTuple):
 
 
 RELATIONS = (
-    Relation("prize", "institute", "the institute that awards ", ("It is awarded by {}.", "{} awards it every year.")),
+    Relation(
+        "prize",
+        "institute",
+        "the institute that awards ",
+        ("It is awarded by {}.", "{} awards it every year."),
+    ),
     Relation("book", "person", "the author of ", ("It was written by {}.", "Its author was {}.")),
-    Relation("ship", "person", "the captain of ", ("Her only captain was {}.", "She sailed under {}.")),
-    Relation("ship", "town", "the home port of ", ("Her home port was {}.", "She was registered in {}.")),
-    Relation("institute", "person", "the founder of ", ("It was founded by {}.", "Its founder was {}.")),
-    Relation("institute", "town", "the seat of ", ("Its seat is in {}.", "Its archive is kept in {}, its only seat.")),
-    Relation("person", "town", "the birthplace of ", ("The family lived in {} at the birth.", "{} is the birthplace.")),
-    Relation("person", "person", "the teacher of ", ("The only teacher was {}.", "{} was the only teacher.")),
-    Relation("town", "river", "the river that flows through ", ("Through the town flows {}.", "It lies on {}.")),
-    Relation("river", "lake", "the lake that is fed by ", ("It feeds {}.", "Its waters end in {}.")),
+    Relation(
+        "ship", "person", "the captain of ", ("Her only captain was {}.", "She sailed under {}.")
+    ),
+    Relation(
+        "ship", "town", "the home port of ", ("Her home port was {}.", "She was registered in {}.")
+    ),
+    Relation(
+        "institute", "person", "the founder of ", ("It was founded by {}.", "Its founder was {}.")
+    ),
+    Relation(
+        "institute",
+        "town",
+        "the seat of ",
+        ("Its seat is in {}.", "Its archive is kept in {}, its only seat."),
+    ),
+    Relation(
+        "person",
+        "town",
+        "the birthplace of ",
+        ("The family lived in {} at the birth.", "{} is the birthplace."),
+    ),
+    Relation(
+        "person",
+        "person",
+        "the teacher of ",
+        ("The only teacher was {}.", "{} was the only teacher."),
+    ),
+    Relation(
+        "town",
+        "river",
+        "the river that flows through ",
+        ("Through the town flows {}.", "It lies on {}."),
+    ),
+    Relation(
+        "river", "lake", "the lake that is fed by ", ("It feeds {}.", "Its waters end in {}.")
+    ),
 )
 _NAMES = {
     "prize": "the {} Prize",
@@ -137,7 +173,8 @@ _NAMES = {
     "river": "the river {}",
     "lake": "Lake {}",
 }
-_SHARES = {"town": 0.2, "institute": 0.15, "prize": 0.1, "book": 0.1, "ship": 0.1, "river": 0.05}  # the rest: people
+# the rest: people
+_SHARES = {"town": 0.2, "institute": 0.15, "prize": 0.1, "book": 0.1, "ship": 0.1, "river": 0.05}
 _ABOUT = {
     "prize": "a prize for work on the {adjective} {noun}",
     "book": "a book about a {adjective} {noun}",
@@ -155,7 +192,23 @@ _FILLERS = (
     "A report of {year} counts {number} {noun} and {number} {other}.",
     "Whoever looks for {name} comes upon it by mistake.",
 )
-_SYLLABLES = ("bar", "del", "fen", "gor", "hul", "jas", "kem", "lor", "mir", "nev", "pol", "quin", "ras", "sel", "tov")
+_SYLLABLES = (
+    "bar",
+    "del",
+    "fen",
+    "gor",
+    "hul",
+    "jas",
+    "kem",
+    "lor",
+    "mir",
+    "nev",
+    "pol",
+    "quin",
+    "ras",
+    "sel",
+    "tov",
+)
 _ENDS = ("ack", "eth", "ind", "ova", "une", "ymp", "asz", "ebri", "olda", "uvi")
 
 
@@ -178,14 +231,18 @@ class World:
         names = {kind: [self._name(kind) for _ in range(count)] for kind, count in counts.items()}
         names["lake"] = [self._name("lake") for _ in names["river"]]
         self.things = {
-            name: Thing(kind, name, {each.phrase: self._other(names[each.to], name) for each in _of(kind)})
+            name: Thing(
+                kind, name, {each.phrase: self._other(names[each.to], name) for each in _of(kind)}
+            )
             for kind in counts
             for name in names[kind]
         }
 
     def chain(self, hops: int) -> tuple[str, str, list[str]]:
         """A question of a number of hops, its answer, and the things whose documents it needs."""
-        starts = [name for name, thing in self.things.items() if thing.kind not in ("town", "river")]
+        starts = [
+            name for name, thing in self.things.items() if thing.kind not in ("town", "river")
+        ]
         while True:
             at = start = self._draw.choice(starts)
             phrases, passed = "", list[str]()
@@ -202,14 +259,18 @@ class World:
     def text(self, thing: Thing) -> str:
         """The text of a thing's document: its kind, the things it names, and filler."""
         draw = self._draw
-        sentences = [draw.choice(each.sentences).format(thing.says[each.phrase]) for each in _of(thing.kind)]
+        sentences = [
+            draw.choice(each.sentences).format(thing.says[each.phrase]) for each in _of(thing.kind)
+        ]
         others = [*self.things]
         for _ in range(draw.randint(3, 5)):
             filler = draw.choice(_FILLERS)
             sentences.append(filler.format(name=draw.choice(others), **self._some()))
         draw.shuffle(sentences)
         about = _ABOUT[thing.kind].format(**self._some())
-        return " ".join(each[0].upper() + each[1:] for each in (f"{thing.name} is {about}.", *sentences))
+        return " ".join(
+            each[0].upper() + each[1:] for each in (f"{thing.name} is {about}.", *sentences)
+        )
 
     def _name(self, kind: str) -> str:
         return _NAMES[kind].format(*(next(self._words) for _ in range(_NAMES[kind].count("{}"))))
@@ -249,7 +310,10 @@ class GeneratedResearch:
         world = World(draw, self.documents)
         query, answer, passed = world.chain(self.hops)
         numbers = iter(draw.sample(range(10000, 100000), self.documents))
-        documents = {name: self._document(world, thing, next(numbers)) for name, thing in world.things.items()}
+        documents = {
+            name: self._document(world, thing, next(numbers))
+            for name, thing in world.things.items()
+        }
         evidence = frozenset(documents[name].docid for name in passed)
         shuffled = draw.sample([*documents.values()], len(documents))
         return read_about(shuffled, query, answer, evidence, generator="generated", hops=self.hops)

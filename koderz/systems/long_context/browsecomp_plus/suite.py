@@ -30,7 +30,13 @@ from koderz.systems.long_context.browsecomp_plus.corpus import (
     Sought,
     read_about,
 )
-from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, recipe_digest
+from koderz.systems.long_context.contexts import (
+    NEEDS,
+    LongContextSuite,
+    Reading,
+    Recipe,
+    recipe_digest,
+)
 from koderz.systems.long_context.options import ResearchOptions
 from koderz.systems.long_context.published import Fields, Layout, PublishedRow, published
 from koderz.systems.long_context.simulated import Player
@@ -82,7 +88,9 @@ class JudgePrompt:
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         pattern, seen = "", set()
-        for number, piece in enumerate(_PLACES.split(Template(self.text.strip()).safe_substitute())):
+        for number, piece in enumerate(
+            _PLACES.split(Template(self.text.strip()).safe_substitute())
+        ):
             if number % 2:
                 pattern += f"(?P={piece})" if piece in seen else f"(?P<{piece}>.*)"
                 seen.add(piece)
@@ -110,7 +118,9 @@ def judgement_of(reply: str) -> Judgement:
             cause="judge",
         )
     confidence = _named("confidence", r"(\d+(?:\.\d+)?)", reply)
-    return Judgement(correct.lower() == "yes", None if confidence is None else min(100.0, float(confidence)))
+    return Judgement(
+        correct.lower() == "yes", None if confidence is None else min(100.0, float(confidence))
+    )
 
 
 def simulated_judgement(answer: str, reply: str) -> str:
@@ -138,7 +148,10 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 def metrics_of(sought: Sought, reply: str) -> dict[str, float]:
     """`exact_match`, precision and recall of citations, and the `confidence` in per cent if the reply states one."""
     cited = {
-        number for form in _CITATION_FORMS for inside in form.findall(reply) for number in re.findall(r"\d+", inside)
+        number
+        for form in _CITATION_FORMS
+        for inside in form.findall(reply)
+        for number in re.findall(r"\d+", inside)
     }
     right = len(cited & sought.evidence)
     found = {
@@ -203,20 +216,30 @@ class Choice:
             return []
         if self.corpus is None:
             raise Fault(
-                f"--documents {self.documents}, but its row has {len(known)} of them; add --corpus", cause="data"
+                f"--documents {self.documents}, but its row has {len(known)} of them; add --corpus",
+                cause="data",
             )
         return self.corpus.others(count, known, draw)
 
 
-def encrypted_rows(path: Path, key: bytes, choice: Choice, cluster_column: str | None = None) -> Iterator[PublishedRow]:
+def encrypted_rows(
+    path: Path, key: bytes, choice: Choice, cluster_column: str | None = None
+) -> Iterator[PublishedRow]:
     """The rows of a file or folder. Raises KoderzError for another layout or another key."""
-    for row in published(path, replace(_LAYOUT, cluster=cluster_column), lambda _: True, partial(_of_row, key, choice)):
+    for row in published(
+        path,
+        replace(_LAYOUT, cluster=cluster_column),
+        lambda _: True,
+        partial(_of_row, key, choice),
+    ):
         for name in ("query", "answer"):
             try:
                 decrypted(row.fields[name], key)
             except ValueError:
                 where = f"{path}, query_id {row.fields['query_id']}"
-                raise KoderzError(f"{where}: the {name} isn't encrypted with this --canary") from None
+                raise KoderzError(
+                    f"{where}: the {name} isn't encrypted with this --canary"
+                ) from None
         yield row
 
 
@@ -243,7 +266,8 @@ def _of_row(key: bytes, choice: Choice, fields: Fields, late: Fields) -> tuple[R
         }
     except (KeyError, TypeError, ValueError):
         raise Fault(
-            f"a document of query_id {query_id} isn't {{docid, text, url}} with this --canary", cause="data"
+            f"a document of query_id {query_id} isn't {{docid, text, url}} with this --canary",
+            cause="data",
         ) from None
     evidence = frozenset(each.docid for each in row["evidence_docs"])
     query, answer = decrypted(fields["query"], key), decrypted(fields["answer"], key)
@@ -273,7 +297,12 @@ class BrowseCompPlus(LongContextSuite):
     judge_prompts = (PROMPT,)
 
     def __init__(
-        self, name: str, source: str, tasks: Sequence[Task[Recipe]], player: Player, privacy_key: bytes = b""
+        self,
+        name: str,
+        source: str,
+        tasks: Sequence[Task[Recipe]],
+        player: Player,
+        privacy_key: bytes = b"",
     ) -> None:
         super().__init__(name, source, tasks, _exact_match, player, _MEASURES)
         self.privacy_key = privacy_key
@@ -296,9 +325,13 @@ class BrowseCompPlus(LongContextSuite):
     def _set_judge_prompt(self, prompt: JudgePrompt) -> None:
         """Made-up questions have no published prompt, and so no caveats about it."""
         self._asked_of_judge = prompt
-        self.judge_record = {**prompt.record, "caveats": []} if self.name == _MADE_UP else prompt.record
+        self.judge_record = (
+            {**prompt.record, "caveats": []} if self.name == _MADE_UP else prompt.record
+        )
 
-    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:
+    async def judge(
+        self, task: Task[Recipe], answer: Reply | str, context: JudgeContext
+    ) -> Verdict:
         """The verdict of the model in the role `judge`, or by exact match if there is none, with the citations.
 
         Raises Fault where the model's reply can't be read.
@@ -308,10 +341,21 @@ class BrowseCompPlus(LongContextSuite):
             return exact
         reply = answer.text if isinstance(answer, Reply) else answer
         _, sought = await self.library.about(task.payload)
-        judged = judgement_of((await context.ask([self._asked_of_judge.question_for(sought, reply)])).text)
-        metrics = exact.metrics | ({} if judged.confidence is None else {"confidence": judged.confidence})
+        judged = judgement_of(
+            (await context.ask([self._asked_of_judge.question_for(sought, reply)])).text
+        )
+        metrics = exact.metrics | (
+            {} if judged.confidence is None else {"confidence": judged.confidence}
+        )
         word, cause = ("passed", "") if judged.correct else ("failed", "answer")
-        return replace(exact, verdict=word, cause=cause, detail="", score=float(judged.correct), metrics=metrics)
+        return replace(
+            exact,
+            verdict=word,
+            cause=cause,
+            detail="",
+            score=float(judged.correct),
+            metrics=metrics,
+        )
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """A simulated reply, as for all suites of long texts, or as a judge."""
@@ -322,7 +366,9 @@ class BrowseCompPlus(LongContextSuite):
         return simulated_judgement(parts["correct_answer"], parts["response"])
 
 
-def _published(dataset: Path, options: ResearchOptions, seed: int) -> tuple[Sequence[Task[Recipe]], bytes]:
+def _published(
+    dataset: Path, options: ResearchOptions, seed: int
+) -> tuple[Sequence[Task[Recipe]], bytes]:
     """The tasks of encrypted rows, and the key of texts that are to stay private."""
     canary = options.browsecomp_canary or os.environ.get(_CANARY)
     if not canary:
@@ -360,7 +406,9 @@ def _generated(options: ResearchOptions, seed: int) -> tuple[str, str, Sequence[
     """The name, the source and the tasks of questions about a made-up world."""
     count = options.documents or _GENERATED
     if count < LEAST:
-        raise KoderzError(f"--documents: a made-up world has {LEAST} documents or more, not {count}")
+        raise KoderzError(
+            f"--documents: a made-up world has {LEAST} documents or more, not {count}"
+        )
     recipes = [GeneratedResearch(seed, count, number) for number in range(options.questions)]
     tasks: list[Task[Recipe]] = [
         Task(
@@ -377,7 +425,9 @@ def _generated(options: ResearchOptions, seed: int) -> tuple[str, str, Sequence[
     return _MADE_UP, source, tasks
 
 
-def _exact_match(_task: Task[Recipe], sought: Sought, reply: str) -> tuple[float, Mapping[str, float]]:
+def _exact_match(
+    _task: Task[Recipe], sought: Sought, reply: str
+) -> tuple[float, Mapping[str, float]]:
     metrics = metrics_of(sought, reply)
     return metrics["exact_match"], metrics
 
@@ -386,7 +436,9 @@ _QUERY = re.compile(r"What is the name of ([^?]+)\?")
 _CITED = re.compile(r"(?: \[\d+\])+$")
 _SAYS = {
     each.phrase: [
-        re.compile(rf"(?:^|\. ){re.escape(sentence).replace(re.escape('{}'), '([^.]+?)')}", re.IGNORECASE)
+        re.compile(
+            rf"(?:^|\. ){re.escape(sentence).replace(re.escape('{}'), '([^.]+?)')}", re.IGNORECASE
+        )
         for sentence in each.sentences
     ]
     for each in RELATIONS
@@ -424,7 +476,9 @@ def answers(asked: str) -> list[str]:
     name, phrases = _read_question(queries[-1])
     cited = ""
     for phrase in phrases:
-        document = re.search(rf"^\[(\d+)\] .*\n({re.escape(name)} is .*)$", asked, re.MULTILINE | re.IGNORECASE)
+        document = re.search(
+            rf"^\[(\d+)\] .*\n({re.escape(name)} is .*)$", asked, re.MULTILINE | re.IGNORECASE
+        )
         sentence_match = document and next(
             filter(None, (sentence.search(document[2]) for sentence in _SAYS[phrase])), None
         )

@@ -98,7 +98,9 @@ def _user_and_label(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
 
 
 def _day_after(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
-    return draw.choice(sorted({entry.day for entry in entries})).isoformat(), _label(entries, draw)[0]
+    return draw.choice(sorted({entry.day for entry in entries})).isoformat(), _label(entries, draw)[
+        0
+    ]
 
 
 def _times(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
@@ -161,12 +163,24 @@ KINDS: Sequence[Kind] = (
 # reading.
 
 TEMPLATES: Mapping[str, Sequence[str]] = {
-    "abbreviation": ("What does the abbreviation {upper} stand for ?", "What is the full form of {upper} ?"),
-    "description and abstract concept": ("Why does a {noun} {verb} ?", "What is the meaning of the word {noun} ?"),
-    "entity": ("What kind of {noun} is called a {other} ?", "Which product is made of {noun} and {other} ?"),
+    "abbreviation": (
+        "What does the abbreviation {upper} stand for ?",
+        "What is the full form of {upper} ?",
+    ),
+    "description and abstract concept": (
+        "Why does a {noun} {verb} ?",
+        "What is the meaning of the word {noun} ?",
+    ),
+    "entity": (
+        "What kind of {noun} is called a {other} ?",
+        "Which product is made of {noun} and {other} ?",
+    ),
     "human being": ("Who invented the {noun} ?", "Which person was the first to {verb} a {noun} ?"),
     "location": ("Where can a {noun} be seen ?", "Which country has the oldest {noun} ?"),
-    "numeric value": ("How many {noun} parts are in a {other} ?", "When was the first {noun} sold ?"),
+    "numeric value": (
+        "How many {noun} parts are in a {other} ?",
+        "When was the first {noun} sold ?",
+    ),
 }
 _HEADER = (
     "The following lines contain general-knowledge questions, one a line, each with a date and a user. Every question "
@@ -242,8 +256,11 @@ class GeneratedQuestion:
 
     @property
     def digest(self) -> str:
-        of_text = () if self.per_text == len(KINDS) else (self.per_text,)  # which there always were, at first
-        return recipe_digest(_FORMAT, VERSION, self.windows.seed, self.length, self.number, *of_text)
+        # which there always were, at first
+        of_text = () if self.per_text == len(KINDS) else (self.per_text,)
+        return recipe_digest(
+            _FORMAT, VERSION, self.windows.seed, self.length, self.number, *of_text
+        )
 
     def make(self) -> tuple[Reading, Any]:
         row, window = self.row()
@@ -269,7 +286,11 @@ class GeneratedQuestion:
 
 
 def _row(number: int, kind: Kind, about: tuple[str, str], right: Any) -> dict[str, Any]:
-    shown = f"[datetime.date({right.year}, {right.month}, {right.day})]" if isinstance(right, datetime.date) else None
+    shown = (
+        f"[datetime.date({right.year}, {right.month}, {right.day})]"
+        if isinstance(right, datetime.date)
+        else None
+    )
     return {
         "id": number,
         "question": kind.question(*about),

@@ -16,8 +16,20 @@ from koderz.errors import KoderzError
 from koderz.suites.options import RowOptions, require_no_column
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, read_length
-from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, in_characters
-from koderz.systems.long_context.oolong.questions import KINDS, TEMPLATES, GeneratedQuestion, TextLine, Windows
+from koderz.systems.long_context.contexts import (
+    NEEDS,
+    LongContextSuite,
+    Reading,
+    Recipe,
+    in_characters,
+)
+from koderz.systems.long_context.oolong.questions import (
+    KINDS,
+    TEMPLATES,
+    GeneratedQuestion,
+    TextLine,
+    Windows,
+)
 from koderz.systems.long_context.options import OolongOptions
 from koderz.systems.long_context.published import Fields, Filter, Layout, OfRow, published
 from koderz.systems.long_context.simulated import Player
@@ -150,7 +162,11 @@ def score_pairs(answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
 _TEXT, _WINDOW = "context_window_text", "context_window_id"
 _SYNTHETIC = Layout(
     {_TEXT: str},
-    {"id": int | str, "context_len": int, **dict.fromkeys(("dataset", "question", "answer", "answer_type"), str)},
+    {
+        "id": int | str,
+        "context_len": int,
+        **dict.fromkeys(("dataset", "question", "answer", "answer_type"), str),
+    },
     ("task_group", "task", "input_subset", "num_labels", _WINDOW),
     window=(_WINDOW, "dataset", "context_len", "input_subset"),
 )
@@ -163,7 +179,8 @@ _REAL = Layout(
 _PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list})
 
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
-_GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}  # by column
+# by column
+_GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}
 _USUAL_LENGTH = 4096
 _LENGTHS = (1 << 10, 10 << 20)  # tokens of a generated text
 
@@ -187,10 +204,18 @@ class Oolong(LongContextSuite):
 
         def keep(fields: Fields) -> bool:
             names = options.oolong_datasets
-            return (not names or fields["dataset"] in names) and (not lengths or fields["context_len"] in lengths)
+            return (not names or fields["dataset"] in names) and (
+                not lengths or fields["context_len"] in lengths
+            )
 
         tasks = tuple(
-            _tasks("oolong", source.dataset, replace(_SYNTHETIC, cluster=options.cluster_column), keep, _checked_row)
+            _tasks(
+                "oolong",
+                source.dataset,
+                replace(_SYNTHETIC, cluster=options.cluster_column),
+                keep,
+                _checked_row,
+            )
         )
         return cls("oolong", str(source.dataset), tasks, _score, PLAYER, _MEASURES)
 
@@ -205,7 +230,9 @@ class OolongReal(LongContextSuite):
         """Raises KoderzError where there is no file, or for a row that can't be read."""
         path = _path(source.dataset, "oolong-real", "oolongbench/oolong-real")
 
-        def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+        def score_reply(
+            _task: Task[Recipe], answer: Any, reply: str
+        ) -> tuple[float, Mapping[str, float]]:
             return score_real(str(answer), reply), {}
 
         layout = replace(_REAL, cluster=(source.options or RowOptions()).cluster_column)
@@ -223,7 +250,9 @@ class OolongPairs(LongContextSuite):
         """Raises KoderzError where there is no file, or for a row that can't be read."""
         path = _path(source.dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
 
-        def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+        def score_reply(
+            _task: Task[Recipe], answer: Any, reply: str
+        ) -> tuple[float, Mapping[str, float]]:
             return score_pairs(answer, reply)
 
         layout = replace(_PAIRS, cluster=(source.options or RowOptions()).cluster_column)
@@ -234,10 +263,14 @@ class OolongPairs(LongContextSuite):
 def _generated(lengths: list[int], options: OolongOptions, seed: int) -> tuple[Task[Recipe], ...]:
     low, high = _LENGTHS
     if wrong := [length for length in lengths if not low <= length <= high]:
-        raise KoderzError(f"--context-lengths: a generated text has {low:,} to {high:,} tokens, not {wrong[0]:,}")
+        raise KoderzError(
+            f"--context-lengths: a generated text has {low:,} to {high:,} tokens, not {wrong[0]:,}"
+        )
     windows = Windows(seed)
     numbers, each = range(options.tasks_per_length), options.questions_per_text
-    recipes = [GeneratedQuestion(windows, length, number, each) for number in numbers for length in lengths]
+    recipes = [
+        GeneratedQuestion(windows, length, number, each) for number in numbers for length in lengths
+    ]
     return tuple(
         Task(
             f"oolong-generated/{recipe.length}/{recipe.number}",
@@ -253,7 +286,9 @@ def _generated(lengths: list[int], options: OolongOptions, seed: int) -> tuple[T
     )
 
 
-def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterator[Task[Recipe]]:
+def _tasks(
+    name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow
+) -> Iterator[Task[Recipe]]:
     seen = set()
     for row in published(path, layout, keep, of_row):
         task_id = f"{name}/{row.fields['id']}"
@@ -269,7 +304,11 @@ def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -
                     f"{path}, id {fields['id']}: the answer {fields['answer']!r:.80} can't be read: {error}"
                 ) from None
         tokens = row.fields.get("context_len") or row.size // CHARS_A_TOKEN
-        groups = {name: str(row.fields[field]) for name, field in _GROUPS.items() if row.fields.get(field) is not None}
+        groups = {
+            name: str(row.fields[field])
+            for name, field in _GROUPS.items()
+            if row.fields.get(field) is not None
+        }
         yield Task(
             task_id,
             payload=row,
@@ -308,7 +347,9 @@ def _is_of_pairs(path: Path) -> Filter:
         try:
             score_pairs([(a, b) for a, b in fields["answer"]], "")
         except (TypeError, ValueError, OverflowError):
-            raise KoderzError(f"{path}, id {fields['id']}: the answer has to be a list of pairs of numbers") from None
+            raise KoderzError(
+                f"{path}, id {fields['id']}: the answer has to be a list of pairs of numbers"
+            ) from None
         return True
 
     return check
@@ -320,7 +361,9 @@ def _score(_task: Task[Recipe], row: Any, reply: str) -> tuple[float, Mapping[st
 
 def _path(dataset: Path | None, name: str, place: str) -> Path:
     if dataset is None:
-        raise KoderzError(f"the suite {name} needs its file: get {place} from Hugging Face and name it with --dataset")
+        raise KoderzError(
+            f"the suite {name} needs its file: get {place} from Hugging Face and name it with --dataset"
+        )
     return dataset
 
 
@@ -329,7 +372,9 @@ _BEGINNINGS = {
     for label, templates in TEMPLATES.items()
     for template in templates
 }
-_LINE = re.compile(r"^Date: (\w{3} \d\d, \d{4}) \|\| User: (\d+) \|\| Instance: (.*)$", re.MULTILINE)
+_LINE = re.compile(
+    r"^Date: (\w{3} \d\d, \d{4}) \|\| User: (\d+) \|\| Instance: (.*)$", re.MULTILINE
+)
 _LABEL_OF = "What is the label of this line?"
 
 

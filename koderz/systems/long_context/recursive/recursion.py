@@ -30,7 +30,8 @@ PROTOCOL = 2
 The record of a session says which, so that a replay reads replies as its run did.
 """
 _FENCED = (
-    "FINAL and FINAL_VAR inside a block aren't read. To end, write them outside of any block, on a line of their own."
+    "FINAL and FINAL_VAR inside a block aren't read. "
+    "To end, write them outside of any block, on a line of their own."
 )
 _UNTOUCHED = (
     "FINAL_VAR: `answer` is as it was at the start, so there is no answer in it. Name a variable that you have set, or "
@@ -121,7 +122,9 @@ class Recursion:
         own = await self._sessions.open()
         try:
             protocol = await self._begun(own, context, level)
-            work = RecursionContext(level, own, self._first_messages(len(context), question, level), protocol)
+            work = RecursionContext(
+                level, own, self._first_messages(len(context), question, level), protocol
+            )
             for turn in range(1, self._limits.max_turns + 1):
                 if limit := await self._limit(work, turn):
                     self.notes.append(f"{level.path or 'root'}: {limit}")
@@ -145,7 +148,11 @@ class Recursion:
 
         async def begin() -> dict[str, Any]:
             await own.put("context", context)
-            return {"container": self._sessions.container, "image": self._sessions.image, "protocol": PROTOCOL}
+            return {
+                "container": self._sessions.container,
+                "image": self._sessions.image,
+                "protocol": PROTOCOL,
+            }
 
         before = await self._once(f"session {level.path}", begin, rerun=True)
         if before["container"] != self._sessions.container:
@@ -155,7 +162,9 @@ class Recursion:
     # A turn
 
     async def _turn(self, work: RecursionContext, turn: int) -> None:
-        reply = await self._called(work.conversation, work.level, self._role(work.level), work.level.purpose)
+        reply = await self._called(
+            work.conversation, work.level, self._role(work.level), work.level.purpose
+        )
         work.call = reply.call
         said = read(reply.text, work.protocol)
         done = [await self._cell(work, code) for code in said.blocks]
@@ -177,7 +186,9 @@ class Recursion:
             elif found is not None:
                 work.answer = found
             else:
-                parts.append(self._prompts.render("rlm-unknown-variable", variable=said.final_variable))
+                parts.append(
+                    self._prompts.render("rlm-unknown-variable", variable=said.final_variable)
+                )
         elif not done:
             parts.append(self._prompts.render("rlm-no-code"))
         parts.append(f"Turn {turn + 1}/{self._limits.max_turns}")
@@ -202,7 +213,9 @@ class Recursion:
 
         async def again(before: Mapping[str, Any]) -> dict[str, Any] | None:
             if not before["stopped"]:
-                found = await work.session.run(code, answer, timeout=PATIENCE * self._limits.cell_timeout)
+                found = await work.session.run(
+                    code, answer, timeout=PATIENCE * self._limits.cell_timeout
+                )
                 if _digest(found) != before["digest"]:
                     self.notes.append(f"{name} came to something else when it ran again")
                 return _recorded(code, found, self._sessions.container)
@@ -226,7 +239,9 @@ class Recursion:
         """A text for each prompt, in order; the calls run at the same time as far as allowed."""
         level = Level(work.level.depth + 1, work.call)
         answers = [
-            asyncio.ensure_future(self._sub(call.name, prompt, replace(level, path=f"{work.level.path}{where}.{n}/")))
+            asyncio.ensure_future(
+                self._sub(call.name, prompt, replace(level, path=f"{work.level.path}{where}.{n}/"))
+            )
             for n, prompt in enumerate(call.prompts, 1)
         ]
         try:
@@ -249,13 +264,17 @@ class Recursion:
             return "Error: the cost limit of this task leaves no room for another call"
         return (await self._called(messages, level, self._helper, "sub")).text
 
-    async def _called(self, messages: Sequence[Message], level: Level, model: str | None, purpose: str) -> Reply:
+    async def _called(
+        self, messages: Sequence[Message], level: Level, model: str | None, purpose: str
+    ) -> Reply:
         """Makes a call; calls by code occupy one of the slots while in flight."""
         if not level.depth:
             reply = await self._ask(messages, model, purpose)
         else:
             async with self._in_flight:
-                reply = await self._ask(messages, model, purpose, depth=level.depth, parent=level.parent)
+                reply = await self._ask(
+                    messages, model, purpose, depth=level.depth, parent=level.parent
+                )
         self._spent += reply.cost
         self._dearest = max(self._dearest, reply.cost)
         return reply
@@ -269,7 +288,10 @@ class Recursion:
             return f"{work.errors} cells in a row failed"
         if not self._is_affordable():
             return f"the cost limit of ${limits.max_cost:g} is nearly reached"
-        if limits.task_timeout is not None and await self._elapsed(work, turn) >= limits.task_timeout:
+        if (
+            limits.task_timeout is not None
+            and await self._elapsed(work, turn) >= limits.task_timeout
+        ):
             return f"the time limit of {limits.task_timeout:g} s is reached"
         return ""
 
@@ -300,12 +322,19 @@ class Recursion:
         messages = [*work.first, *recent[:-1], {"role": "user", "content": asked}]
         reply = await self._called(messages, work.level, self._role(work.level), "condense")
         await self._once(
-            f"history {work.level.path}{work.cells}", lambda: work.session.put("history", history), rerun=True
+            f"history {work.level.path}{work.cells}",
+            lambda: work.session.put("history", history),
+            rerun=True,
         )
         last = text_of(work.messages[-1])
         work.messages = [
             {"role": "assistant", "content": reply.text or "(an empty reply)"},
-            {"role": "user", "content": self._prompts.render("rlm-condensed", last=cut(last, self._limits.room // 4))},
+            {
+                "role": "user",
+                "content": self._prompts.render(
+                    "rlm-condensed", last=cut(last, self._limits.room // 4)
+                ),
+            },
         ]
 
     async def _last_words(self, work: RecursionContext) -> str:
@@ -319,8 +348,13 @@ class Recursion:
         if not self._fits(messages) or (cap is not None and self._spent + self._dearest > cap):
             return ""
         if work.level.depth:
-            return _plain((await self._called(messages, work.level, self._helper, "child")).text, work.protocol)
-        return _plain((await self._ask(messages, None, "final", parent=work.call)).text, work.protocol)
+            return _plain(
+                (await self._called(messages, work.level, self._helper, "child")).text,
+                work.protocol,
+            )
+        return _plain(
+            (await self._ask(messages, None, "final", parent=work.call)).text, work.protocol
+        )
 
     # Who is asked, and what it is told first
 
@@ -330,11 +364,18 @@ class Recursion:
     def _first_messages(self, length: int, question: str, level: Level) -> tuple[Message, ...]:
         size = f"{length:,}"
         may = self._limits.max_depth - level.depth
-        queries = self._prompts.render("rlm-no-queries" if not may else "rlm-queries", room=f"{self._limits.room:,}")
+        queries = self._prompts.render(
+            "rlm-no-queries" if not may else "rlm-queries", room=f"{self._limits.room:,}"
+        )
         system = self._prompts.render("rlm-system", queries=queries)
-        asked = self._prompts.render("rlm-question" if question else "rlm-child", question=question, size=size)
+        asked = self._prompts.render(
+            "rlm-question" if question else "rlm-child", question=question, size=size
+        )
         begin = self._prompts.render("rlm-first-turn", turns=str(self._limits.max_turns))
-        return {"role": "system", "content": system}, {"role": "user", "content": f"{asked}\n\n{begin}"}
+        return {"role": "system", "content": system}, {
+            "role": "user",
+            "content": f"{asked}\n\n{begin}",
+        }
 
 
 def _plain(text: str, protocol: int) -> str:
@@ -348,7 +389,9 @@ def _size(messages: Sequence[Message]) -> int:
 
 
 def _digest(found: CellResult) -> str:
-    return hashlib.sha256(f"{found.stdout}\0{found.error}".encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return hashlib.sha256(
+        f"{found.stdout}\0{found.error}".encode("utf-8", "backslashreplace")
+    ).hexdigest()[:16]
 
 
 def _recorded(code: str, found: CellResult, container: str) -> dict[str, Any]:
@@ -416,14 +459,18 @@ def read(reply: str, protocol: int = PROTOCOL) -> ParsedReply:
             final, variable = None, _closed(rest, by_line=False).strip("\"' \t\n")
         else:
             final, variable = _closed(rest, by_line=protocol > 1).strip(), None
-    return ParsedReply(tuple(block.strip() for block in blocks if block.strip()), is_open, final, variable)
+    return ParsedReply(
+        tuple(block.strip() for block in blocks if block.strip()), is_open, final, variable
+    )
 
 
 def output_text(cells: Sequence[Mapping[str, Any]], room: int = SHOWN) -> str:
     """The output of a reply's blocks as the model sees it: at most `room` characters of each."""
     if len(cells) == 1:
         return _block("REPL output:", cells[0], room)
-    return "\n\n".join(_block(f"REPL output (block {n}):", cell, room) for n, cell in enumerate(cells, 1))
+    return "\n\n".join(
+        _block(f"REPL output (block {n}):", cell, room) for n, cell in enumerate(cells, 1)
+    )
 
 
 def cut(text: str, room: int = SHOWN) -> str:

@@ -28,7 +28,9 @@ _SUB_CALLS = 20  # a turn, as models are advised to keep to
 _SUB_TOKENS = 8_000  # of a usual sub-call's prompt
 
 
-def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def expected_calls(
+    _prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """The calls from one turn to the largest number, with a usual number of sub-calls a turn at each depth."""
     most = parameters["max_turns"]
     usual = min(_USUAL_TURNS, most)
@@ -37,7 +39,11 @@ def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str
         (1, most + 1),
         (_SYSTEM_TOKENS, (most + 1) * (_SYSTEM_TOKENS + most / 2 * _TURN_TOKENS)),
         (_REPLY_TOKENS, (most + 1) * _REPLY_TOKENS),
-        usual=(usual, usual * (_SYSTEM_TOKENS + (usual - 1) / 2 * _TURN_TOKENS), usual * _REPLY_TOKENS),
+        usual=(
+            usual,
+            usual * (_SYSTEM_TOKENS + (usual - 1) / 2 * _TURN_TOKENS),
+            usual * _REPLY_TOKENS,
+        ),
     )
     subs = float(_SUB_CALLS * most)
     spans = (0.0, subs), (0.0, subs * _SUB_TOKENS), (0.0, subs * _REPLY_TOKENS)
@@ -45,7 +51,10 @@ def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str
     likely = {1: (usual, usual * _SUB_TOKENS, usual * _REPLY_TOKENS)}
     return [
         turns,
-        *(Expected("sub", *spans, depth=depth, instead=MAIN, usual=likely.get(depth, (0, 0, 0))) for depth in depths),
+        *(
+            Expected("sub", *spans, depth=depth, instead=MAIN, usual=likely.get(depth, (0, 0, 0)))
+            for depth in depths
+        ),
     ]
 
 
@@ -81,10 +90,19 @@ async def rlm(
     `window`: tokens that a conversation and its reply may come to, at every depth.
     """
     limits = Limits(
-        max_depth, max_turns, max_errors, task_timeout, max_experiment_cost, wasm_timeout, window, max_tokens
+        max_depth,
+        max_turns,
+        max_errors,
+        task_timeout,
+        max_experiment_cost,
+        wasm_timeout,
+        window,
+        max_tokens,
     )
     sub = "sub" if "sub" in models else None
-    recursion = Recursion(ask, once, session, prompts, limits, sub=sub, at_once=max_concurrent_subcalls)
+    recursion = Recursion(
+        ask, once, session, prompts, limits, sub=sub, at_once=max_concurrent_subcalls
+    )
     await once("long_context", long_context.facts, rerun=True)  # a replay makes the text, too
     text = await long_context.read()
     answer = await recursion.answered(text.context, text.question, Level())

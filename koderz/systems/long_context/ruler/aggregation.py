@@ -14,7 +14,16 @@ from random import Random
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.systems.long_context.ruler.drawing import AIM, Draws, Frame, NeedsMeasuring, Text, drawn, row_of, searched
+from koderz.systems.long_context.ruler.drawing import (
+    AIM,
+    Draws,
+    Frame,
+    NeedsMeasuring,
+    Text,
+    drawn,
+    row_of,
+    searched,
+)
 from koderz.systems.long_context.words import all_words
 
 _CWE_TOKENS = 120
@@ -89,14 +98,22 @@ class CommonWordsFamily:
         frame = self._frame
         each = frame.tokenizer.count(self.text(_FIRST).prompt) / _FIRST
         high = max(int(frame.max_length // each) * 2, 2 * _STEP)
-        return searched(lambda n: frame.tokenizer.count(self.text(n).prompt) <= frame.room, _STEP, high) or _STEP
+        return (
+            searched(
+                lambda n: frame.tokenizer.count(self.text(n).prompt) <= frame.room, _STEP, high
+            )
+            or _STEP
+        )
 
     def _measured(self) -> int:
         """The size by the characters of an entry, whose number grows in digits, and the tokens of a character."""
         frame, listing = self._frame, self._listing
         text = self.text(_FIRST).prompt
         room = frame.room * AIM / (frame.tokenizer.count(text) / len(text))
-        known, of_made_up = _mean_length(self._words), _mean_length(made_up(50_000, self._draws.random))
+        known, of_made_up = (
+            _mean_length(self._words),
+            _mean_length(made_up(50_000, self._draws.random)),
+        )
 
         def fits(size: int) -> bool:
             new = max(0, size - len(self._words))
@@ -119,12 +136,18 @@ def made_up(count: int, draw: Random, taken: Collection[str] = ()) -> list[str]:
     while gcd(stride, every) > 1:
         stride = draw.randrange(every)
     numbers = [(first + n * stride) % every for n in range(count + len(taken))]  # all different
-    words = [_SYLLABLES[n % base] + _SYLLABLES[n // base % base] + _SYLLABLES[n // base**2] for n in numbers]
+    words = [
+        _SYLLABLES[n % base] + _SYLLABLES[n // base % base] + _SYLLABLES[n // base**2]
+        for n in numbers
+    ]
     return [word for word in words if word not in taken][:count]
 
 
 _SYLLABLES = tuple(
-    f"{onset}{vowel}{coda}" for onset in "bdfghklmnprstvz" for vowel in "aeiou" for coda in ("", "n", "r")
+    f"{onset}{vowel}{coda}"
+    for onset in "bdfghklmnprstvz"
+    for vowel in "aeiou"
+    for coda in ("", "n", "r")
 )
 
 
@@ -144,7 +167,9 @@ _FWE_TEMPLATE = (
     "appeared coded words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. "
     "What are the three most frequently appeared words in the above coded text?"
 )
-_FWE_PREFIX = " Answer: According to the coded text above, the three most frequently appeared words are:"
+_FWE_PREFIX = (
+    " Answer: According to the coded text above, the three most frequently appeared words are:"
+)
 
 _LETTERS = 6
 _ALPHA = 2.0
@@ -167,7 +192,9 @@ class FrequentWordsFamily:
 
     def settle(self) -> None:
         vocabulary = self._vocabulary()
-        self._size = self._measured(vocabulary) if self._frame.measured else self._searched(vocabulary)
+        self._size = (
+            self._measured(vocabulary) if self._frame.measured else self._searched(vocabulary)
+        )
 
     def row(self, index: int) -> dict[str, Any]:
         vocabulary, size = self._vocabulary(), self._size
@@ -208,7 +235,9 @@ class FrequentWordsFamily:
         """The size by the characters of all words and the tokens of a character."""
         frame = self._frame
         text = self._text(vocabulary, _MEASURED).prompt
-        room = int(frame.room * AIM * len(text) / frame.tokenizer.count(text)) - len(_FWE_TEMPLATE + _FWE_PREFIX)
+        room = int(frame.room * AIM * len(text) / frame.tokenizer.count(text)) - len(
+            _FWE_TEMPLATE + _FWE_PREFIX
+        )
 
         def fits(size: int) -> bool:
             noise, *others = _counts(len(vocabulary), size)
@@ -221,5 +250,7 @@ def _counts(vocabulary: int, size: int) -> list[int]:
     """The number of occurrences of the word of each rank in a text of about `size` words."""
     import numpy as np
 
-    counts: list[int] = (size * (np.arange(1, vocabulary + 1) ** -_ALPHA) / _ZETA).astype(int).tolist()
+    counts: list[int] = (
+        (size * (np.arange(1, vocabulary + 1) ** -_ALPHA) / _ZETA).astype(int).tolist()
+    )
     return counts

@@ -13,7 +13,8 @@ from koderz.suites.tokens import Tokenizer
 
 _MOST_TRIES = 200  # to draw a row that isn't too long
 
-AIM = 0.999  # of the room, where a size is measured rather than searched: two texts of one size differ a little
+# of the room, where a size is measured rather than searched: two texts of one size differ a little
+AIM = 0.999
 
 
 class Text(NamedTuple):
@@ -30,7 +31,8 @@ class Frame:
     max_length: int  # tokens, those of the answer included
     seed: int
     tokenizer: Tokenizer
-    measured: bool = False  # the size of a text, by that of a short one, rather than searched as RULER does
+    # the size of a text, by that of a short one, rather than searched as RULER does
+    measured: bool = False
     step: int = 0  # by how much a text grows or shrinks
     room: int = 0  # tokens for the prompt
 
@@ -117,7 +119,9 @@ def settled(tokens: Callable[[int], int], frame: Frame, extra: int = 0) -> int:
     if frame.measured:  # by what a piece takes in two short texts
         few, many = step, 100 * step
         base, more = tokens(few), tokens(many)
-        return max(step, few + int((frame.room * AIM - extra - base) * (many - few) / (more - base)))
+        return max(
+            step, few + int((frame.room * AIM - extra - base) * (many - few) / (more - base))
+        )
     each = tokens(step) / step
     high = max(int(frame.max_length / each * 3), 2 * step)
     return searched(lambda size: tokens(size) + extra <= frame.room, step, high) or step
@@ -131,7 +135,9 @@ def drawn(draw: Callable[[int], Text], size: int, frame: Frame) -> tuple[Text, i
             return text, tokens
         if size > frame.step:
             size -= max(frame.step, size // 500) if frame.measured else frame.step
-    raise KoderzError(f"no text of this task is as short as {frame.max_length:,} tokens; raise --context-lengths")
+    raise KoderzError(
+        f"no text of this task is as short as {frame.max_length:,} tokens; raise --context-lengths"
+    )
 
 
 def question_and_prefix(prompt: str, answer_prefix: str) -> tuple[str, str]:
@@ -141,7 +147,11 @@ def question_and_prefix(prompt: str, answer_prefix: str) -> tuple[str, str]:
 
 
 def row_of(
-    index: int, text: Text, tokens: int, answer_prefix: str, more: Callable[[str], Mapping[str, Any]] | None = None
+    index: int,
+    text: Text,
+    tokens: int,
+    answer_prefix: str,
+    more: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """A row as RULER writes it. `tokens`: of the whole prompt and the answer's room; `more`: fields by the input."""
     asked, prefix = question_and_prefix(text.prompt, answer_prefix)

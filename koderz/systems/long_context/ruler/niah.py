@@ -28,7 +28,8 @@ ANSWER_PREFIX = " The special magic {type_needle_v} for {query} mentioned in the
 NEEDLE = "One of the special magic {type_needle_v} for {key} is: {value}."
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
-_SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))  # in this order
+# in this order
+_SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
 _DEPTHS = tuple(round(100 * n / 39) for n in range(40))  # per cent of an essay's sentences
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
@@ -100,9 +101,16 @@ class NeedlesFamily:
         for _ in range(max(task.keys, task.queries)):
             keys.append(self._one(task.key))
             values.append([self._one(task.value) for _ in range(task.values)])
-            needles += [NEEDLE.format(type_needle_v=task.value, key=keys[-1], value=value) for value in values[-1]]
+            needles += [
+                NEEDLE.format(type_needle_v=task.value, key=keys[-1], value=value)
+                for value in values[-1]
+            ]
         self._draws.shuffle(needles)
-        context = self._in_essay(size, needles) if task.haystack == "essay" else self._in_lines(size, needles)
+        context = (
+            self._in_essay(size, needles)
+            if task.haystack == "essay"
+            else self._in_lines(size, needles)
+        )
         asked = self._draws.random.sample(range(len(keys)), task.queries)
         queries = [keys[n] for n in asked]
         query = f"{', '.join(queries[:-1])}, and {queries[-1]}" if len(queries) > 1 else queries[0]
@@ -115,7 +123,8 @@ class NeedlesFamily:
             lines = [NOISE] * size
         else:
             lines = [
-                f"One of the special magic {task.value} for {one(task.key)} is: {one(task.value)}." for _ in range(size)
+                f"One of the special magic {task.value} for {one(task.key)} is: {one(task.value)}."
+                for _ in range(size)
             ]
         places = sorted(self._draws.random.sample(range(size), len(needles)), reverse=True)
         for place, needle in zip(places, needles, strict=True):
@@ -127,7 +136,11 @@ class NeedlesFamily:
         repeated = words if size <= len(words) else [*words] * -(-size // len(words))
         sentences = _SENTENCE_END.split(" ".join(repeated[:size]).strip())
         depths = self._draws.random.sample(_DEPTHS, len(needles))
-        places = [0, *sorted(int(len(sentences) * (depth / 100)) for depth in depths), len(sentences)]
+        places = [
+            0,
+            *sorted(int(len(sentences) * (depth / 100)) for depth in depths),
+            len(sentences),
+        ]
         parts = []
         for number, end in enumerate(places[1:]):
             parts.append(" ".join(sentences[places[number] : end]))
@@ -186,7 +199,16 @@ def _date(draw: random.Random) -> str:
 
 
 def _quote(draw: random.Random) -> str:
-    words = ["the", _noun(draw), draw.choice(words_of("verblist")), "every", _noun(draw), "near", "the", _noun(draw)]
+    words = [
+        "the",
+        _noun(draw),
+        draw.choice(words_of("verblist")),
+        "every",
+        _noun(draw),
+        "near",
+        "the",
+        _noun(draw),
+    ]
     return " ".join([*words, "again", "today"][: draw.randint(6, 10)])
 
 
@@ -231,7 +253,9 @@ class NeedleFamily:
         for value, (low, high) in zip(reversed(values), reversed(self._places), strict=True):
             place = draw.randint(-int(-low * size), int(high * size))
             lines.insert(place, NEEDLE.format(type_needle_v=self._name, key=key, value=value))
-        return Text(prompt_of("\n".join(lines), self._name, key, is_single=len(values) == 1), values)
+        return Text(
+            prompt_of("\n".join(lines), self._name, key, is_single=len(values) == 1), values
+        )
 
 
 _VT_TOKENS = 30
@@ -253,7 +277,9 @@ class VariablesFamily:
     """Rows of one length, each after an example with its answer."""
 
     def __init__(self, frame: Frame) -> None:
-        self._frame = replace(frame, step=10 if frame.max_length >= 4096 else 5, room=frame.max_length - _VT_TOKENS)
+        self._frame = replace(
+            frame, step=10 if frame.max_length >= 4096 else 5, room=frame.max_length - _VT_TOKENS
+        )
         self._draws = Draws(frame.seed, quick=frame.measured)
         self._size = 0
         self._example = ""
@@ -262,7 +288,9 @@ class VariablesFamily:
     def settle(self) -> None:
         count = self._frame.tokenizer.count
         self._example = self._drawn_example()
-        self._size = settled(lambda size: count(self._text(size).prompt), self._frame, extra=count(self._example))
+        self._size = settled(
+            lambda size: count(self._text(size).prompt), self._frame, extra=count(self._example)
+        )
 
     def row(self, index: int) -> dict[str, Any]:
         frame = self._frame
@@ -280,7 +308,9 @@ class VariablesFamily:
         for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
             lines.insert(place + number, assignment)
         context = "\n".join(lines).replace(". \n", ".\n")
-        return Text((_VT_TEMPLATE + _VT_PREFIX).format(context=context, query=value, num_v=HOPS + 1), names)
+        return Text(
+            (_VT_TEMPLATE + _VT_PREFIX).format(context=context, query=value, num_v=HOPS + 1), names
+        )
 
     def _names(self, letters: int) -> list[str]:
         """Draws names until five are distinct; the first five are used, distinct or not."""
@@ -293,7 +323,9 @@ class VariablesFamily:
         return "".join(self._draws.random.choices(string.ascii_uppercase, k=count))
 
     def _drawn_example(self) -> str:
-        frame = replace(self._frame, max_length=_EXAMPLE_LENGTH, measured=False, room=_EXAMPLE_LENGTH, step=5)
+        frame = replace(
+            self._frame, max_length=_EXAMPLE_LENGTH, measured=False, room=_EXAMPLE_LENGTH, step=5
+        )
         count = frame.tokenizer.count
 
         def draw(size: int) -> Text:

@@ -49,7 +49,9 @@ def read_hotpot(path: Path) -> Collection:
 
 
 def _squad(data: Any) -> Collection:
-    documents = sorted({each["context"] for article in data["data"] for each in article["paragraphs"]})
+    documents = sorted(
+        {each["context"] for article in data["data"] for each in article["paragraphs"]}
+    )
     number = {document: n for n, document in enumerate(documents)}
     questions = []
     for article in data["data"]:
@@ -58,7 +60,13 @@ def _squad(data: Any) -> Collection:
             own = number[paragraph["context"]]
             others = [n for n in of_article if n != own]
             questions += [
-                Question(each["question"], [answer["text"] for answer in each["answers"]], [own], others, (str(own),))
+                Question(
+                    each["question"],
+                    [answer["text"] for answer in each["answers"]],
+                    [own],
+                    others,
+                    (str(own),),
+                )
                 for each in paragraph["qas"]
                 if not each["is_impossible"]
             ]
@@ -88,7 +96,9 @@ def _read(path: Path, wanted: str, make: Any) -> Collection:
     try:
         found: Collection = make(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise KoderzError(f"--qa-data {path} isn't {wanted}: {type(error).__name__}: {error}") from None
+        raise KoderzError(
+            f"--qa-data {path} isn't {wanted}: {type(error).__name__}: {error}"
+        ) from None
     if not found.questions:
         raise KoderzError(f"--qa-data {path} isn't {wanted}: it holds no question")
     return found
@@ -111,7 +121,9 @@ class QuestionsFamily:
     def row(self, index: int) -> dict[str, Any]:
         frame, questions = self._frame, self._collection.questions
         if index >= len(questions):
-            raise KoderzError(f"--qa-data has {len(questions)} questions, which is fewer than --tasks-per-length")
+            raise KoderzError(
+                f"--qa-data has {len(questions)} questions, which is fewer than --tasks-per-length"
+            )
 
         def draw(size: int) -> Text:
             return self._text(index, size)
@@ -124,8 +136,13 @@ class QuestionsFamily:
         question, documents = self._collection.questions[index], self._collection.documents
         chosen = [documents[n] for n in self._chosen(question, size)]
         self._draws.shuffle(chosen)
-        context = "\n\n".join(f"Document {number}:\n{document}" for number, document in enumerate(chosen, 1))
-        return Text((TEMPLATE + ANSWER_PREFIX).format(context=context, query=question.query), question.outputs)
+        context = "\n\n".join(
+            f"Document {number}:\n{document}" for number, document in enumerate(chosen, 1)
+        )
+        return Text(
+            (TEMPLATE + ANSWER_PREFIX).format(context=context, query=question.query),
+            question.outputs,
+        )
 
     def _chosen(self, question: Question, size: int) -> list[int]:
         own, others, count = question.documents, question.others, len(self._collection.documents)
@@ -135,7 +152,11 @@ class QuestionsFamily:
         if wanted <= len(others):
             return own + draw.sample(others, max(wanted, 0))
         known = {*own, *others}
-        return own + others + draw.sample([n for n in range(count) if n not in known], wanted - len(others))
+        return (
+            own
+            + others
+            + draw.sample([n for n in range(count) if n not in known], wanted - len(others))
+        )
 
 
 READERS: Mapping[str, Any] = {"qa_1": read_squad, "qa_2": read_hotpot}

@@ -57,7 +57,9 @@ class Ruler(LongContextSuite):
 
 def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None) -> list[Rows]:
     """The rows of each length and task, in this order."""
-    material = Material(seed, tokenizer or load_tokenizer(options.tokenizer), options.haystack, options.qa_data)
+    material = Material(
+        seed, tokenizer or load_tokenizer(options.tokenizer), options.haystack, options.qa_data
+    )
     names = [
         kind
         for task in dict.fromkeys(options.ruler_tasks)
@@ -110,10 +112,14 @@ def _line(rows: Rows, index: int) -> bytes:
     return f"{json.dumps(row if rows.generator == 'official' else {**row, 'generator': rows.generator})}\n".encode()
 
 
-def _folder_tasks(folder: Path, tokenizer: Tokenizer, cluster_column: str | None) -> Iterator[Task[Recipe]]:
+def _folder_tasks(
+    folder: Path, tokenizer: Tokenizer, cluster_column: str | None
+) -> Iterator[Task[Recipe]]:
     files = [folder] if folder.is_file() else sorted(folder.glob("*/validation.jsonl"))
     if not files:
-        raise KoderzError(f"there is no TASK/validation.jsonl in {folder}, as RULER's scripts write it")
+        raise KoderzError(
+            f"there is no TASK/validation.jsonl in {folder}, as RULER's scripts write it"
+        )
     make = partial(_of_file, tokenizer=tokenizer)
     for file in files:
         for number, line in enumerate(file_lines(file)):
@@ -126,8 +132,14 @@ def _folder_tasks(folder: Path, tokenizer: Tokenizer, cluster_column: str | None
             recipe = FileLine(line, make)
             task_id, tokens = f"{file.parent.name}/{number}", line.size // CHARS_A_TOKEN
             stated = row.fields.get("length")
-            length = 1 << ((stated if isinstance(stated, int) and stated > 1 else max(tokens, 2)) - 1).bit_length()
-            groups = {"length": str(length), "task": file.parent.name}  # the power of two that it was made for
+            length = (
+                1
+                << (
+                    (stated if isinstance(stated, int) and stated > 1 else max(tokens, 2)) - 1
+                ).bit_length()
+            )
+            # the power of two that it was made for
+            groups = {"length": str(length), "task": file.parent.name}
             yield Task(
                 task_id,
                 payload=recipe,
@@ -170,7 +182,11 @@ def answers(asked: str) -> list[str]:
     question = asked.rpartition("\n")[2]
     if query := _QUERY.search(question):
         keys = re.split(r", (?:and )?", query[1])
-        return [value for key in keys for value in re.findall(rf"for {re.escape(key)} is: (.+?)\.(?=\s|$)", asked)]
+        return [
+            value
+            for key in keys
+            for value in re.findall(rf"for {re.escape(key)} is: (.+?)\.(?=\s|$)", asked)
+        ]
     if value := _VALUE.search(question):
         text = asked.rpartition("Memorize and track")[2]
         found: dict[str, Any] = {value[1]: None}
@@ -179,11 +195,15 @@ def answers(asked: str) -> list[str]:
                 found[name] = None
         return [*found][1:]
     if "most common words" in question:
-        listed = _NUMBERED.findall(asked.rpartition("Below is a numbered list")[2].rpartition("\n")[0])
+        listed = _NUMBERED.findall(
+            asked.rpartition("Below is a numbered list")[2].rpartition("\n")[0]
+        )
         return [word for word, _ in Counter(listed).most_common(10)]
     if "most frequently appeared words" in question:
         coded = asked.rpartition("\n")[0].partition("appeared coded words. ")[2].split(" ")
-        return [word for word, _ in Counter(word for word in coded if set(word) != {"."}).most_common(3)]
+        return [
+            word for word, _ in Counter(word for word in coded if set(word) != {"."}).most_common(3)
+        ]
     return []
 
 

@@ -18,7 +18,14 @@ from koderz.suites.tokens import MILLION, Tokenizer
 from koderz.systems.long_context.contexts import Reading, recipe_digest
 from koderz.systems.long_context.ruler.aggregation import CommonWordsFamily, FrequentWordsFamily
 from koderz.systems.long_context.ruler.drawing import Family, Frame, NeedsMeasuring
-from koderz.systems.long_context.ruler.niah import KINDS, PLACES, NeedleFamily, Needles, NeedlesFamily, VariablesFamily
+from koderz.systems.long_context.ruler.niah import (
+    KINDS,
+    PLACES,
+    NeedleFamily,
+    Needles,
+    NeedlesFamily,
+    VariablesFamily,
+)
 from koderz.systems.long_context.ruler.questions import READERS, Collection, QuestionsFamily
 from koderz.systems.long_context.words import VERSION, words_of
 
@@ -62,7 +69,9 @@ class Material:
             try:
                 text = json.loads(text)["text"]
             except (ValueError, KeyError, TypeError, RecursionError):
-                raise KoderzError(f"--haystack {self.haystack}: no JSON object with the field 'text'") from None
+                raise KoderzError(
+                    f"--haystack {self.haystack}: no JSON object with the field 'text'"
+                ) from None
         words = re.sub(r"\s+", " ", text).split(" ")
         if not any(words):
             raise KoderzError(f"--haystack {self.haystack} holds no text")
@@ -162,7 +171,9 @@ class Rows:
     def _official(self, index: int) -> dict[str, Any]:
         """A row from one stream of random numbers for all rows, for which those before have to be drawn first."""
         if self._family is None:
-            family = self._new_family(Frame(self.length, self.material.seed, self.material.tokenizer))
+            family = self._new_family(
+                Frame(self.length, self.material.seed, self.material.tokenizer)
+            )
             family.settle()
             self._family, self._states = family, [family.state()]
         family, states = self._family, self._states
@@ -187,10 +198,14 @@ class Rows:
             return NeedleFamily(frame, *rest.split("/"))
         if kind in NEEDLES:
             task = NEEDLES[kind]
-            return NeedlesFamily(task, frame, self.material.essay if task.haystack == "essay" else ())
+            return NeedlesFamily(
+                task, frame, self.material.essay if task.haystack == "essay" else ()
+            )
         if kind in READERS:
             return QuestionsFamily(frame, self.material.collection(kind))
-        family: Any = {"vt": VariablesFamily, "cwe": CommonWordsFamily, "fwe": FrequentWordsFamily}[kind]
+        family: Any = {"vt": VariablesFamily, "cwe": CommonWordsFamily, "fwe": FrequentWordsFamily}[
+            kind
+        ]
         made: Family = family(frame)
         return made
 
@@ -224,7 +239,13 @@ def kinds_of(task: str, positions: Sequence[str], types: Sequence[str]) -> list[
     """The kinds of a task; `needles` has one for each type and position."""
     if task != "needles":
         return [task]
-    return [f"needles/{kind}/{place}" for kind in KINDS if kind in types for place in PLACES if place in positions]
+    return [
+        f"needles/{kind}/{place}"
+        for kind in KINDS
+        if kind in types
+        for place in PLACES
+        if place in positions
+    ]
 
 
 _SENTENCES = 4000
@@ -233,14 +254,20 @@ _SENTENCES = 4000
 def prose(seed: int) -> str:
     """Meaningless sentences of English words; longer texts repeat them."""
     draw = random.Random(seed)  # noqa: S311 repeatable on purpose
-    nouns, adjectives, verbs = (words_of(name) for name in ("nounlist", "adjectivelist", "verblist"))
+    nouns, adjectives, verbs = (
+        words_of(name) for name in ("nounlist", "adjectivelist", "verblist")
+    )
 
     def sentence() -> str:
         subject = f"the {draw.choice(adjectives)} {draw.choice(nouns)}"
         middle = draw.choice(("would often", "could hardly", "used to", "may never", "had to"))
         rest = f"{draw.choice(verbs)} a {draw.choice(nouns)}"
         end = draw.choice(
-            ("", f" and a {draw.choice(nouns)}", f" beside the {draw.choice(adjectives)} {draw.choice(nouns)}")
+            (
+                "",
+                f" and a {draw.choice(nouns)}",
+                f" beside the {draw.choice(adjectives)} {draw.choice(nouns)}",
+            )
         )
         return f"{subject} {middle} {rest}{end}.".capitalize()
 

@@ -25,7 +25,9 @@ class SessionOptions:
     """The options for the place where a solver's code runs. A solver's own options inherit from this class."""
 
     session: Literal["wasm", "native"] | None = option(
-        None, "Where code runs: wasm, or native: contained processes. Default: wasm, else native.", "KIND"
+        None,
+        "Where code runs: wasm, or native: contained processes. Default: wasm, else native.",
+        "KIND",
     )
     wasm_url: str | None = option(
         None,
@@ -43,7 +45,10 @@ class SessionOptions:
         reader="manager",
     )
     wasm_timeout: float = option(
-        TIMEOUT, "Time that a cell of code may take; waiting for models doesn't count.", "SECONDS", bounds=(0.1, 3600)
+        TIMEOUT,
+        "Time that a cell of code may take; waiting for models doesn't count.",
+        "SECONDS",
+        bounds=(0.1, 3600),
     )
     pool_size: int | None = option(
         None,
@@ -66,7 +71,9 @@ Answering = Callable[[SubCall], Awaitable[Sequence[str]]]
 """Answers a sub-call with a text for each prompt. An error that it raises stops the cell."""
 
 
-async def answers_to(call: SubCall, answer: Answering | None, executing: asyncio.Semaphore) -> list[str]:
+async def answers_to(
+    call: SubCall, answer: Answering | None, executing: asyncio.Semaphore
+) -> list[str]:
     """A text for each prompt of a sub-call; meanwhile the cell's slot among those `executing` is free.
 
     An error as text where no model can be asked.
@@ -87,12 +94,14 @@ class CellResult:
     stdout: str = ""
     stderr: str = ""  # what it wrote there, and the traceback of what it raised
     error: str | None = None  # `TYPE: message`
-    locals: Mapping[str, Any] = field(default_factory=dict)  # variables; those that are large as `<type, size>`
+    # variables; those that are large as `<type, size>`
+    locals: Mapping[str, Any] = field(default_factory=dict)
     final_answer: str | None = None  # answer["content"], where answer["ready"] is True
     seconds: float = 0.0  # that it took, rebuilding included, waiting for models not
     calls: int = 0  # prompts that models answered for it
     truncated: bool = False  # it printed more than is kept
-    stopped: str = ""  # why it didn't come to its end: deadline, crash; its session is as it was before it
+    # why it didn't come to its end: deadline, crash; its session is as it was before it
+    stopped: str = ""
 
 
 class SessionBusyError(Fault):

@@ -67,7 +67,10 @@ class RemotePool:
             self.has_private = health.get("private") is True
         except (httpx.HTTPError, httpx.InvalidURL, GarbledError, Fault) as error:
             await self._http.aclose()
-            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (
+                401,
+                403,
+            ):
                 raise Unreachable(
                     f"Authentication failed: the WASM manager at {self.address} wants another --wasm-token"
                 ) from None
@@ -78,7 +81,10 @@ class RemotePool:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._http.aclose()
 
@@ -107,7 +113,8 @@ class RemotePool:
         `body` is sent as JSON, or `streamed`, part by part.
         """
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS, read=seconds)
-        sent = json.dumps(body).encode() if body else None  # httpx' own has no place for half a surrogate pair
+        # httpx' own has no place for half a surrogate pair
+        sent = json.dumps(body).encode() if body else None
         headers = {"Content-Type": "application/json", **(headers or {})} if body else headers
         for pause in (*PAUSES, None):
             try:
@@ -120,7 +127,10 @@ class RemotePool:
                         return
             except httpx.ConnectError as error:
                 if pause is None:
-                    raise Fault(f"the WASM manager at {self.address} is gone: {told(error)}", cause="sandbox") from None
+                    raise Fault(
+                        f"the WASM manager at {self.address} is gone: {told(error)}",
+                        cause="sandbox",
+                    ) from None
             assert pause is not None
             await asyncio.sleep(pause)
 
@@ -130,7 +140,9 @@ class RemoteSession:
 
     def __init__(self, pool: RemotePool, *, memory_mb: int, seed: int) -> None:
         self._pool = pool
-        self._wanted = {"memory_mb": memory_mb, "seed": seed} | ({"private": True} if pool.has_private else {})
+        self._wanted = {"memory_mb": memory_mb, "seed": seed} | (
+            {"private": True} if pool.has_private else {}
+        )
         self._id = ""  # empty: it has to be made
         self._secret = dict[str, str]()  # the header that proves whose session it is
         self._log: list[Variable | CompletedCell] = []
@@ -143,7 +155,9 @@ class RemoteSession:
         """Sets a variable; returns its size. Raises SessionFullError if it doesn't fit, or Fault."""
         variable, most = Variable(name, source, kind), self._wanted["memory_mb"] << 19
         if size_of(source) > most:
-            raise SessionFullError(f"{name} takes more than {most:,} bytes, half of what the session may")
+            raise SessionFullError(
+                f"{name} takes more than {most:,} bytes, half of what the session may"
+            )
         size = await self._over_again(lambda: self._put(variable))
         self._log.append(variable)
         return size
@@ -191,7 +205,9 @@ class RemoteSession:
         if self._id:
             name, self._id = self._id, ""
             try:
-                async with self._pool.request("DELETE", f"/session/{name}", _LATE, headers=self._secret):
+                async with self._pool.request(
+                    "DELETE", f"/session/{name}", _LATE, headers=self._secret
+                ):
                     pass
             except (httpx.TransportError, Fault):
                 return  # it is dropped there when its time is up
@@ -207,7 +223,9 @@ class RemoteSession:
             except (httpx.TransportError, GarbledError) as error:
                 await self.close()
                 if not left:
-                    raise Fault(f"the WASM manager at {self._pool.address}: {_what(error)}", cause="sandbox") from None
+                    raise Fault(
+                        f"the WASM manager at {self._pool.address}: {_what(error)}", cause="sandbox"
+                    ) from None
         raise SessionLostError(f"the WASM manager at {self._pool.address} keeps losing the session")
 
     async def _alive(self) -> None:
@@ -234,18 +252,27 @@ class RemoteSession:
     async def _put(self, put: Variable) -> int:
         kind = "application/json" if put.kind == "json" else "text/plain; charset=utf-8"
         headers = {"Content-Type": kind}
-        async with self._request("PUT", f"/variables/{put.name}", streamed=put, headers=headers) as response:
+        async with self._request(
+            "PUT", f"/variables/{put.name}", streamed=put, headers=headers
+        ) as response:
             return int(_object(await response.aread()).get("bytes", 0))
 
     async def _run(
-        self, code: str, answer: Answering | None, limit: float, only_calls: int | None, answers: list[list[str]]
+        self,
+        code: str,
+        answer: Answering | None,
+        limit: float,
+        only_calls: int | None,
+        answers: list[list[str]],
     ) -> CellResult:
         """Runs a cell. `answers` has those to its first sub-calls from an earlier try; new ones are added."""
         recorded, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
         body, headers = {"code": code, "timeout": limit}, {"Accept": "application/x-ndjson"}
         async with (
             self._pool.executing,
-            self._request("POST", "/execute", 2 * limit + _LATE, headers=headers, body=body) as response,
+            self._request(
+                "POST", "/execute", 2 * limit + _LATE, headers=headers, body=body
+            ) as response,
         ):
             async for line in _lines(response):
                 event = _object(line)
@@ -255,7 +282,9 @@ class RemoteSession:
                     raise SessionLostError(f"the WASM manager says: {event.get('detail')}")
                 call = _call(event)
                 if only_calls is not None and calls >= only_calls:
-                    return CellResult(stopped="cut", error="it was stopped here before", calls=calls)
+                    return CellResult(
+                        stopped="cut", error="it was stopped here before", calls=calls
+                    )
                 texts = next(recorded, None)
                 if texts is None:
                     asked = time.monotonic()
@@ -269,7 +298,12 @@ class RemoteSession:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, seconds: float = _LATE, allowed: tuple[int, ...] = (200,), **sent: Any
+        self,
+        method: str,
+        path: str,
+        seconds: float = _LATE,
+        allowed: tuple[int, ...] = (200,),
+        **sent: Any,
     ) -> AsyncIterator[httpx.Response]:
         headers = {**self._secret, **sent.pop("headers", {})}
         path = f"/session/{self._id}{path}"
@@ -337,14 +371,18 @@ def _call(event: Mapping[str, Any]) -> SubCall:
 
 
 def _result(event: Mapping[str, Any], seconds: float, calls: int) -> CellResult:
-    out, err, error, final = (event.get(name) for name in ("stdout", "stderr", "error", "final_answer"))
+    out, err, error, final = (
+        event.get(name) for name in ("stdout", "stderr", "error", "final_answer")
+    )
     variables = event.get("locals")
     if not (isinstance(out, str) and isinstance(err, str) and isinstance(variables, dict)):
         raise GarbledError
     if not all(one is None or isinstance(one, str) for one in (error, final)):
         raise GarbledError
     truncated, stopped = event.get("truncated") is True, str(event.get("stopped") or "")
-    return CellResult(out, err, error, variables, final, round(seconds, 6), calls, truncated, stopped)
+    return CellResult(
+        out, err, error, variables, final, round(seconds, 6), calls, truncated, stopped
+    )
 
 
 def _what(error: httpx.TransportError | GarbledError) -> str:

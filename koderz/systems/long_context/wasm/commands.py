@@ -18,9 +18,17 @@ app = new_group(
 )
 
 Url = Annotated[
-    str, typer.Option("--wasm-url", metavar="URL", help="The manager's address.", envvar="WASM_MANAGER_SERVICE_URL")
+    str,
+    typer.Option(
+        "--wasm-url",
+        metavar="URL",
+        help="The manager's address.",
+        envvar="WASM_MANAGER_SERVICE_URL",
+    ),
 ]
-Token = Annotated[str, typer.Option("--wasm-token", metavar="T", help="Its token.", envvar="KODERZ_WASM_TOKEN")]
+Token = Annotated[
+    str, typer.Option("--wasm-token", metavar="T", help="Its token.", envvar="KODERZ_WASM_TOKEN")
+]
 
 
 @app.command(cls=PanelCommand)
@@ -42,21 +50,34 @@ def build(json: Json = False) -> None:
 @app.command(cls=PanelCommand)
 def serve(
     host: Annotated[str, typer.Option(metavar="H", help="Address to bind.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="0 takes a free one.", min=0, max=65535)] = 8080,
+    port: Annotated[
+        int, typer.Option(metavar="N", help="0 takes a free one.", min=0, max=65535)
+    ] = 8080,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Worker processes. Default: one a core.", min=1, max=256)
+        int | None,
+        typer.Option(metavar="N", help="Worker processes. Default: one a core.", min=1, max=256),
     ] = None,
     max_sessions: Annotated[
-        int, typer.Option(metavar="N", help="Sessions at once.", min=1, max=100_000, envvar="MAX_SESSIONS")
+        int,
+        typer.Option(
+            metavar="N", help="Sessions at once.", min=1, max=100_000, envvar="MAX_SESSIONS"
+        ),
     ] = 32,
     session_ttl: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Time without a request after which one ends.", min=0.1, envvar="SESSION_TTL"
+            metavar="SECONDS",
+            help="Time without a request after which one ends.",
+            min=0.1,
+            envvar="SESSION_TTL",
         ),
     ] = 3600,
-    session_memory: Annotated[int, typer.Option(metavar="MB", help="Memory of a session.", min=32, max=4096)] = 512,
-    memory: Annotated[int, typer.Option(metavar="MB", help="Memory of all sessions together.", min=128)] = 4096,
+    session_memory: Annotated[
+        int, typer.Option(metavar="MB", help="Memory of a session.", min=32, max=4096)
+    ] = 512,
+    memory: Annotated[
+        int, typer.Option(metavar="MB", help="Memory of all sessions together.", min=128)
+    ] = 4096,
     token: Annotated[
         str,
         typer.Option(
@@ -66,9 +87,12 @@ def serve(
         ),
     ] = "",
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A Host that requests may name; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A Host that requests may name; repeatable."),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Let everybody in who reaches the address.")] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Let everybody in who reaches the address.")
+    ] = False,
 ) -> None:
     """Serve sessions over HTTP until Ctrl-C. The first line on standard output is the address.
 
@@ -83,7 +107,9 @@ def serve(
     from koderz.systems.long_context.wasm.serving import serve as serve_sessions
 
     if token and token != os.environ.get("KODERZ_WASM_TOKEN"):
-        warn("note: every user of this machine can read --token in the list of processes; KODERZ_WASM_TOKEN is safer")
+        warn(
+            "note: every user of this machine can read --token in the list of processes; KODERZ_WASM_TOKEN is safer"
+        )
     address = Address(host, port, token, open_, tuple(allow_host or ()))
     limits = ManagerLimits(max_sessions, session_ttl, session_memory, memory)
     quiet = os.environ.get("LOG_LEVEL", "").upper() in ("ERROR", "CRITICAL")
@@ -96,7 +122,9 @@ def serve(
 
 
 @app.command(cls=PanelCommand)
-def status(wasm_url: Url = "http://127.0.0.1:8080", wasm_token: Token = "", json: Json = False) -> None:
+def status(
+    wasm_url: Url = "http://127.0.0.1:8080", wasm_token: Token = "", json: Json = False
+) -> None:
     """Show a manager's health and its sessions. Exit code 4 where none answers.
 
     Examples:
@@ -108,7 +136,9 @@ def status(wasm_url: Url = "http://127.0.0.1:8080", wasm_token: Token = "", json
         return
     say(f"WASM manager on {wasm_url}: {found['status']}, koderz {found['version']}")
     for one in found["sessions"]:
-        held = f"{one['cells']} cells, {one['memory'] / 1e6:.1f} MB, idle {one['idle_seconds']:.0f} s"
+        held = (
+            f"{one['cells']} cells, {one['memory'] / 1e6:.1f} MB, idle {one['idle_seconds']:.0f} s"
+        )
         say(f"  {one['id']}  {held}")
     if not found["sessions"]:
         say("  no sessions")

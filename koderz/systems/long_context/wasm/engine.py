@@ -70,7 +70,9 @@ class WasmInstance:
         self._store.set_wasi(WasiConfig())  # no folder, environment, argument, stream or socket
         self._store.set_limits(memory_size=memory)
         self._store.set_epoch_deadline(round(_PUT_SECONDS / TICK))
-        instance = self._linker(shared.engine, random.Random(seed)).instantiate(self._store, shared.component)  # noqa: S311
+        instance = self._linker(shared.engine, random.Random(seed)).instantiate(  # noqa: S311
+            self._store, shared.component
+        )
         self._functions = {}
         for name in ("begin", "chunk", "commit", "run", "get"):
             found = instance.get_func(self._store, name)
@@ -175,4 +177,6 @@ def _stopped(text: str) -> StoppedError:
     if "call stack exhausted" in text:
         return StoppedError("crash", "RecursionError: the interpreter's stack is used up")
     lines = text.strip().splitlines() or ["no reason given"]
-    return StoppedError("crash", f"the interpreter ended: {json.dumps(lines[-1].strip())[1:-1]:.200}")
+    return StoppedError(
+        "crash", f"the interpreter ended: {json.dumps(lines[-1].strip())[1:-1]:.200}"
+    )

@@ -45,7 +45,9 @@ class CompiledImage:
 
 def missing_packages() -> str:
     """The missing packages of the extra; empty if all are installed."""
-    absent = [name for name in _PACKAGES if importlib.util.find_spec(name.replace("-", "_")) is None]
+    absent = [
+        name for name in _PACKAGES if importlib.util.find_spec(name.replace("-", "_")) is None
+    ]
     return ", ".join(absent)
 
 
@@ -65,12 +67,15 @@ def ready_image(say: Say = lambda _: None) -> CompiledImage:
     folder = _folder(Path(place) if place else cache_folder() / "wasm")
     name = f"repl-{_digest()}"
     portable, compiled = folder / f"{name}.wasm", folder / f"{name}-{_machine()}.cwasm"
-    if portable.is_file() and not (compiled.is_file() or os.access(folder, os.W_OK)):  # built for another machine
+    # built for another machine
+    if portable.is_file() and not (compiled.is_file() or os.access(folder, os.W_OK)):
         folder = _folder(cache_folder() / "wasm")
         compiled = folder / compiled.name
     if not (portable.is_file() and compiled.is_file()):
         if not os.access(folder, os.W_OK):
-            raise KoderzError(f"{folder} has no WASM image for this machine, and can't be written; set {VARIABLE}")
+            raise KoderzError(
+                f"{folder} has no WASM image for this machine, and can't be written; set {VARIABLE}"
+            )
         with FileLock(folder / "lock"):
             if not portable.is_file():
                 say("building the WASM image: about a minute, once")
@@ -88,9 +93,13 @@ def _folder(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError as error:
-        raise KoderzError(f"{folder}: no folder for the image of sessions ({error.strerror})") from None
+        raise KoderzError(
+            f"{folder}: no folder for the image of sessions ({error.strerror})"
+        ) from None
     if found.st_uid not in (0, os.getuid()) or found.st_mode & 0o022:
-        raise KoderzError(f"{folder}: others may write what would be run from there; chmod go-w it, or set {VARIABLE}")
+        raise KoderzError(
+            f"{folder}: others may write what would be run from there; chmod go-w it, or set {VARIABLE}"
+        )
     return folder
 
 
@@ -109,7 +118,9 @@ def _machine() -> str:
     listed = Path("/proc/cpuinfo")
     if listed.is_file():
         lines = listed.read_text(errors="replace").splitlines()
-        processor = next((line for line in lines if line.startswith(("flags", "Features"))), processor)
+        processor = next(
+            (line for line in lines if line.startswith(("flags", "Features"))), processor
+        )
     parts = (platform.machine(), processor, importlib.metadata.version("wasmtime"), SETTINGS)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -133,8 +144,24 @@ def _build(target: Path) -> None:
         for name in _PARTS:
             shutil.copy(_GUEST / name, folder)
         see = f"import sys; sys.path += {folders_of(['componentize_py'])!r}"
-        tool = [sys.executable, "-P", "-c", f"{see}; from componentize_py import script; sys.exit(script())"]
-        arguments = ["-d", "repl.wit", "-w", "repl", "componentize", "-p", ".", "app", "-o", str(target)]
+        tool = [
+            sys.executable,
+            "-P",
+            "-c",
+            f"{see}; from componentize_py import script; sys.exit(script())",
+        ]
+        arguments = [
+            "-d",
+            "repl.wit",
+            "-w",
+            "repl",
+            "componentize",
+            "-p",
+            ".",
+            "app",
+            "-o",
+            str(target),
+        ]
         # Without a PATH it finds no other Python, whose packages it would look through.
         _run([*tool, *arguments], Path(folder), {"HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"})
 
@@ -145,7 +172,11 @@ def _compile(source: Path, target: Path) -> None:
 
 
 def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        last = (
+            done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        ).splitlines()[-1]
         raise KoderzError(f"the WASM image can't be built: {last}")

@@ -38,7 +38,8 @@ from koderz_tracker.addresses import host_of, is_loopback
 _HELD_BYTES = 48 << 20  # of all requests at once that aren't variables
 _ALIVE_SECONDS = 10.0  # after which a stream of events that says nothing gets a line break
 _LEAST_ROOM_MB = 64  # for a new session
-BODY_LIMIT = 16 << 20  # bytes of a request, but for variables that are text, which have a limit of their own
+# bytes of a request, but for variables that are text, which have a limit of their own
+BODY_LIMIT = 16 << 20
 _LONGEST_NAME = 100
 
 T = TypeVar("T")
@@ -61,8 +62,11 @@ class Lease:
     session: Session
     ttl: float
     secret: str = ""  # of a private one: without it, nobody may use it
-    copies: weakref.WeakValueDictionary[bytes, StoredCopy] = field(default_factory=weakref.WeakValueDictionary)
-    calls: dict[int, asyncio.Future[list[str]]] = field(default_factory=dict)  # that wait for an answer
+    copies: weakref.WeakValueDictionary[bytes, StoredCopy] = field(
+        default_factory=weakref.WeakValueDictionary
+    )
+    # that wait for an answer
+    calls: dict[int, asyncio.Future[list[str]]] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
 
 
@@ -95,7 +99,9 @@ class Refused(web.HTTPException):
 class Manager:
     """The application, with the sessions that clients hold."""
 
-    def __init__(self, pool: Pool, limits: ManagerLimits, *, token: str = "", hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, pool: Pool, limits: ManagerLimits, *, token: str = "", hosts: Iterable[str] = ()
+    ) -> None:
         """`hosts`: further host names that requests may be sent to, besides those of this machine."""
         self._pool, self._limits, self._token = pool, limits, token
         self._hosts = frozenset(hosts)
@@ -146,7 +152,9 @@ class Manager:
             return detail(403, "requests of web pages are refused")
         host = host_of(request.headers.get("Host", ""))
         if not (proven or is_loopback(host) or host in self._hosts):
-            return detail(403, "no requests are taken under this Host; --allow-host NAME allows one")
+            return detail(
+                403, "no requests are taken under this Host; --allow-host NAME allows one"
+            )
         if self._token and not proven and request.path != "/health":
             return detail(401, "a token is needed: Authorization: Bearer TOKEN")
         return None
@@ -154,7 +162,12 @@ class Manager:
     # What may be asked
 
     async def _health(self, _: web.Request) -> web.Response:
-        found = {"status": "ok", "version": __version__, "wasm": self._pool.kind == "wasm", "private": True}
+        found = {
+            "status": "ok",
+            "version": __version__,
+            "wasm": self._pool.kind == "wasm",
+            "private": True,
+        }
         return web.json_response({**found, "sessions": len(self._leases)})
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -183,7 +196,9 @@ class Manager:
         except BaseException:
             await self._drop(name)
             raise
-        return web.json_response(_created(lease), status=201 if request.path == "/sessions" else 200)
+        return web.json_response(
+            _created(lease), status=201 if request.path == "/sessions" else 200
+        )
 
     async def _delete(self, request: web.Request) -> web.Response:
         if request.match_info["id"] in self._leases:
@@ -194,7 +209,9 @@ class Manager:
         lease = self._found(request)
         self._require_room()
         session = lease.session.fork()
-        return web.json_response(_created(self._lease(session, lease.ttl, private=bool(lease.secret))))
+        return web.json_response(
+            _created(self._lease(session, lease.ttl, private=bool(lease.secret)))
+        )
 
     async def _put(self, request: web.Request) -> web.Response:
         lease, name = self._found(request), variable_of(request)
@@ -241,13 +258,19 @@ class Manager:
             raise SessionBusyError(f"session {lease.session.id} is running a cell")
         self._require_memory()
         for name, value in (cell.context or {}).items():
-            await lease.session.put(require_name(name), await self._copied(lease, bytes(value)), "json")
+            await lease.session.put(
+                require_name(name), await self._copied(lease, bytes(value)), "json"
+            )
         if "application/x-ndjson" in request.headers.get("Accept", ""):
             return await self._streamed(request, lease, cell.code, limit)
         found = await lease.session.run(cell.code, timeout=limit)
-        return web.json_response(result_of(found), status=504 if found.stopped == "deadline" else 200)
+        return web.json_response(
+            result_of(found), status=504 if found.stopped == "deadline" else 200
+        )
 
-    async def _streamed(self, request: web.Request, lease: Lease, code: str, limit: float) -> web.StreamResponse:
+    async def _streamed(
+        self, request: web.Request, lease: Lease, code: str, limit: float
+    ) -> web.StreamResponse:
         """The cell's sub-calls as lines, each answered by a request of its own, then its result as the last line."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
@@ -290,7 +313,9 @@ class Manager:
         if name not in self._leases:
             raise problem(404, f"Session {name} not found")
         if not _may_use(self._leases[name], request):
-            raise problem(403, f"session {name} is private, and the {SECRET_HEADER} is missing or wrong")
+            raise problem(
+                403, f"session {name} is private, and the {SECRET_HEADER} is missing or wrong"
+            )
         return self._leases[name]
 
     def _lease(self, session: Session, ttl: float, *, private: bool) -> Lease:
@@ -312,13 +337,18 @@ class Manager:
 
     def _require_room(self) -> None:
         if len(self._leases) >= self._limits.sessions:
-            raise problem(429, f"Out of memory: {self._limits.sessions} sessions are there, and no more are allowed")
+            raise problem(
+                429,
+                f"Out of memory: {self._limits.sessions} sessions are there, and no more are allowed",
+            )
         self._require_memory()
 
     def _require_memory(self) -> None:
         used = self._pool.memory >> 20
         if used > self._limits.memory_mb - _LEAST_ROOM_MB:
-            raise problem(429, f"Out of memory: sessions take {used} of {self._limits.memory_mb} MB")
+            raise problem(
+                429, f"Out of memory: sessions take {used} of {self._limits.memory_mb} MB"
+            )
 
     async def _drop(self, name: str) -> None:
         if lease := self._leases.pop(name, None):

@@ -29,7 +29,9 @@ class NativeEngine:
     def __init__(self) -> None:
         layers = support.available()
         if not isolation.contained(layers):
-            sys.exit("this machine has no Landlock and seccomp to contain a native session; take --session wasm")
+            sys.exit(
+                "this machine has no Landlock and seccomp to contain a native session; take --session wasm"
+            )
         self.isolation = isolation.label(layers)
         self._guest = "\n".join(path.read_text(encoding="utf-8") for path in GUEST)
 
@@ -45,7 +47,9 @@ class NativeEngine:
                 env=ENVIRONMENT,
                 cwd="/",
             )
-        return NativeInstance(Zygote(ours, process.wait, isolation.LAYERS, {}, self._guest), memory, seed)
+        return NativeInstance(
+            Zygote(ours, process.wait, isolation.LAYERS, {}, self._guest), memory, seed
+        )
 
 
 class NativeInstance:
@@ -79,7 +83,9 @@ class NativeInstance:
         with self._zygote:
             pass
 
-    def _asked(self, operation: str, data: str, timeout: float = _PUT_SECONDS, call: Call | None = None) -> str:
+    def _asked(
+        self, operation: str, data: str, timeout: float = _PUT_SECONDS, call: Call | None = None
+    ) -> str:
         until = time.monotonic() + timeout
         try:
             self._send({"op": operation}, data, until)

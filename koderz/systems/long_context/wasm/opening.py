@@ -28,7 +28,9 @@ PATIENCE = 5.0  # seconds
 class Sessions:
     """The handle `session`: makes sessions for solvers. All experiments of a run share it."""
 
-    def __init__(self, pool: Pool | RemotePool, notices: Sequence[str] = (), *, ahead: int = 0) -> None:
+    def __init__(
+        self, pool: Pool | RemotePool, notices: Sequence[str] = (), *, ahead: int = 0
+    ) -> None:
         """`notices`: texts for the user; `ahead`: sessions prepared in advance, each replaced when taken."""
         self.pool, self.notices = pool, notices
         self._ahead = {asyncio.create_task(_started(pool)) for _ in range(ahead)}
@@ -88,7 +90,9 @@ async def open_sessions(
             await sessions.close()
 
 
-def _pool(own: SessionOptions, environ: Mapping[str, str], say: Say) -> tuple[Pool | RemotePool, Sequence[str]]:
+def _pool(
+    own: SessionOptions, environ: Mapping[str, str], say: Say
+) -> tuple[Pool | RemotePool, Sequence[str]]:
     """The source of sessions, and notices about it for the user."""
     if own.wasm_url:
         if own.session == "native":
@@ -99,7 +103,9 @@ def _pool(own: SessionOptions, environ: Mapping[str, str], say: Say) -> tuple[Po
         ]
     absent = missing_packages()
     if absent and own.session == "wasm":
-        raise Unreachable(f"--session wasm needs {absent}; run: {extra_command('wasm')}; or take --session native")
+        raise Unreachable(
+            f"--session wasm needs {absent}; run: {extra_command('wasm')}; or take --session native"
+        )
     kind = own.session or ("native" if absent else "wasm")
     notices = [f"code runs natively, contained; to have it run in WASM: {extra_command('wasm')}"]
     pool = Pool(kind, os.cpu_count() or 1, at_once=own.pool_size, say=say)

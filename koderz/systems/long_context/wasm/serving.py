@@ -44,7 +44,9 @@ class ManagerOptions:
     limits: ManagerLimits = field(default_factory=ManagerLimits)
 
 
-def serve(offer: ManagerOptions, *, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
+def serve(
+    offer: ManagerOptions, *, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say
+) -> None:
     """Serves until SIGTERM or Ctrl-C. Calls `tell` with the address once it answers, and `warn` with notices.
 
     Raises KoderzError for an address that anybody could use, Unreachable for one that can't be had, or without the
@@ -57,11 +59,15 @@ def serve(offer: ManagerOptions, *, environ: Mapping[str, str], tell: Callable[[
                 f"--host {where.host} is reached from elsewhere, where code runs for whoever asks: give a --token (or "
                 f"{TOKEN_VARIABLE}), or --open to let everybody in"
             )
-        warn(f"WARNING: whoever reaches {where.host} runs code here, without a token; {TOKEN_VARIABLE} sets one")
+        warn(
+            f"WARNING: whoever reaches {where.host} runs code here, without a token; {TOKEN_VARIABLE} sets one"
+        )
     asyncio.run(_served(offer, environ, tell, warn))
 
 
-async def _served(offer: ManagerOptions, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
+async def _served(
+    offer: ManagerOptions, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,7 +76,10 @@ async def _served(offer: ManagerOptions, environ: Mapping[str, str], tell: Calla
     async with Pool("wasm", offer.workers or os.cpu_count() or 1, say=warn) as pool:
         manager = Manager(pool, offer.limits, token=where.token, hosts=(*where.hosts, where.host))
         runner = web.AppRunner(
-            manager.application(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=True
+            manager.application(),
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            handler_cancellation=True,
         )
         await runner.setup()
         try:
@@ -99,12 +108,15 @@ def stop(environ: Mapping[str, str]) -> str:
         found = json.loads(note.read_text())
         process, url = int(found["process"]), str(found["url"])
         command = Path(f"/proc/{process}/cmdline")
-        if command.exists() and b"wasm" not in command.read_bytes():  # the id is somebody else's by now
+        # the id is somebody else's by now
+        if command.exists() and b"wasm" not in command.read_bytes():
             raise ProcessLookupError
         os.kill(process, signal.SIGTERM)
     except (OSError, ValueError, KeyError, TypeError):
         note.unlink(missing_ok=True)
-        raise Unreachable("no WASM manager of yours is running; koderz wasm serve starts one") from None
+        raise Unreachable(
+            "no WASM manager of yours is running; koderz wasm serve starts one"
+        ) from None
     return url
 
 

@@ -40,8 +40,11 @@ CHUNK = 4 << 20  # bytes of a variable that go at once
 TRIES = 3  # of one cell, where its worker dies of something else
 OVERTIME = 2.0  # of a cell's deadline, after which its worker is killed
 BARE = 9_000_000  # bytes of an interpreter with nothing in it
-SUPERSEDED = 32 << 20  # bytes of earlier values, of which copies are stored, before a session's log is given up
-_GIVEN_UP = f"its variables were set to more than {SUPERSEDED >> 20} MB of values that are no longer theirs"
+# bytes of earlier values, of which copies are stored, before a session's log is given up
+SUPERSEDED = 32 << 20
+_GIVEN_UP = (
+    f"its variables were set to more than {SUPERSEDED >> 20} MB of values that are no longer theirs"
+)
 LATE = 0.5  # seconds beyond that, for what isn't the cell's doing
 
 
@@ -59,7 +62,8 @@ class Variable(NamedTuple):
     name: str
     source: str | Path
     kind: str  # text or json
-    copy: StoredCopy | None = None  # of `source`, where the file lives only as long as it is needed here
+    # of `source`, where the file lives only as long as it is needed here
+    copy: StoredCopy | None = None
 
 
 class CompletedCell(NamedTuple):
@@ -134,7 +138,9 @@ class Session:
         source = source.path if isinstance(source, StoredCopy) else source
         size = size_of(source)
         if size > self.memory // 2:
-            raise SessionFullError(f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}")
+            raise SessionFullError(
+                f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}"
+            )
         async with self._alone():
             variable = Variable(name, source, kind, copy)
             await self._alive()
@@ -242,7 +248,9 @@ class Session:
             self._is_busy = False
             self.used = time.time()
 
-    async def _tried(self, running: Running, answer: Answering | None, only_calls: int | None) -> dict[str, Any]:
+    async def _tried(
+        self, running: Running, answer: Answering | None, only_calls: int | None
+    ) -> dict[str, Any]:
         """The worker's final answer. A cell runs again if its worker died for another reason."""
         for _ in range(TRIES):
             try:
@@ -258,13 +266,19 @@ class Session:
         return {"stopped": "crash", "error": "the process that it ran in died"}
 
     async def _performed(
-        self, running: Running, answer: Answering | None, only_calls: int | None, output: int = OUTPUT_LIMIT
+        self,
+        running: Running,
+        answer: Answering | None,
+        only_calls: int | None,
+        output: int = OUTPUT_LIMIT,
     ) -> dict[str, Any]:
         assert self._link
         recorded = iter([*running.answers])  # on an earlier try
         began, waited = time.monotonic(), running.waited
         code = running.code.encode("utf-8", "backslashreplace")
-        asking = self._link.asking("run", self._instance, code, timeout=running.timeout, limit=output)
+        asking = self._link.asking(
+            "run", self._instance, code, timeout=running.timeout, limit=output
+        )
         async with asking as events:
             while True:
                 own = time.monotonic() - began - (running.waited - waited)
@@ -278,7 +292,10 @@ class Session:
                     call = SubCall(head["name"], tuple(head["prompts"]), head["model"])
                     await self._answer(call, running, recorded, answer)
                 elif head.get("stopped") == "deadline":
-                    return {**head, "error": f"TimeoutError: Request timed out: more than {running.timeout:g} s"}
+                    return {
+                        **head,
+                        "error": f"TimeoutError: Request timed out: more than {running.timeout:g} s",
+                    }
                 else:
                     return head
 
@@ -293,7 +310,11 @@ class Session:
             return {"stopped": "deadline"}, b""
 
     async def _answer(
-        self, call: SubCall, running: Running, given: Iterator[Sequence[str]], answer: Answering | None
+        self,
+        call: SubCall,
+        running: Running,
+        given: Iterator[Sequence[str]],
+        answer: Answering | None,
     ) -> None:
         texts = next(given, None)
         if texts is None:
@@ -303,7 +324,9 @@ class Session:
             running.answers.append(texts)
             running.calls += len(texts)
         assert self._link
-        await self._link.send({"op": "reply", "session": self._instance}, json.dumps(texts).encode())
+        await self._link.send(
+            {"op": "reply", "session": self._instance}, json.dumps(texts).encode()
+        )
 
     async def _alive(self) -> None:
         """Creates the instance, and repeats the session's history in it. Raises SessionLostError."""
@@ -317,9 +340,13 @@ class Session:
         head, _ = await self._asked("create", memory=self.memory, seed=self.seed)
         if "stopped" in head:
             self._leave()
-            raise SessionLostError(f"Out of memory: session {self.id} can't be made: {head['error']}")
+            raise SessionLostError(
+                f"Out of memory: session {self.id} can't be made: {head['error']}"
+            )
         for done in self._log:
-            stopped = await self._put(done) if isinstance(done, Variable) else await self._ran_again(done)
+            stopped = (
+                await self._put(done) if isinstance(done, Variable) else await self._ran_again(done)
+            )
             if stopped:
                 await self._abandon()
                 raise SessionLostError(f"session {self.id} can't be rebuilt: {stopped}")
@@ -347,7 +374,9 @@ class Session:
         """Ends the instance, even if a cell runs in it."""
         if link := self._leave():
             with suppress(WorkerLostError):
-                await asyncio.shield(link.send({"op": "delete", "id": 0, "session": self._instance}))
+                await asyncio.shield(
+                    link.send({"op": "delete", "id": 0, "session": self._instance})
+                )
 
     def _leave(self) -> Link | None:
         """Detaches from the instance; returns its worker."""
@@ -365,7 +394,9 @@ class Pool:
     don't count.
     """
 
-    def __init__(self, kind: Kind, workers: int, *, at_once: int | None = None, say: Say = lambda _: None) -> None:
+    def __init__(
+        self, kind: Kind, workers: int, *, at_once: int | None = None, say: Say = lambda _: None
+    ) -> None:
         self.kind = kind
         self.image = ""  # digest of what sessions are made from
         self._say = say
@@ -388,7 +419,10 @@ class Pool:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.sessions.clear()
         await asyncio.gather(*(link.kill() for link in self._links if link))
@@ -431,7 +465,9 @@ def _superseded(log: Sequence[Variable | CompletedCell]) -> int:
     """The bytes of stored copies whose variables were set again later."""
     copies = [entry for entry in log if isinstance(entry, Variable) and entry.copy]
     last = {entry.name: entry.copy for entry in copies}
-    earlier = {entry.copy.path for entry in copies if entry.copy and entry.copy is not last[entry.name]}
+    earlier = {
+        entry.copy.path for entry in copies if entry.copy and entry.copy is not last[entry.name]
+    }
     return sum(map(size_of, earlier))
 
 

@@ -101,7 +101,9 @@ class Worker:
             self.tell({"id": head["id"], "stopped": stopped.why, "error": str(stopped)})
         except Exception as error:  # noqa: BLE001 it is told, and fails the request alone
             self._drop(head["session"])
-            self.tell({"id": head["id"], "stopped": "crash", "error": f"{type(error).__name__}: {error}"})
+            self.tell(
+                {"id": head["id"], "stopped": "crash", "error": f"{type(error).__name__}: {error}"}
+            )
 
     def _drop(self, session: str) -> None:
         if instance := self._instances.pop(session, None):
@@ -143,7 +145,9 @@ class Worker:
         session = head["session"]
         cell = self._cells[session] = Cell(self, head["id"], head["limit"])
         try:
-            return {"found": _checked(self._instances[session].run(data, head["timeout"], cell.called))}, b""
+            return {
+                "found": _checked(self._instances[session].run(data, head["timeout"], cell.called))
+            }, b""
         finally:
             del self._cells[session]
             if cell.is_called_off:
@@ -181,10 +185,14 @@ class Cell:
         if self._left < 0:
             return "full"
         data = text.encode("utf-8", "backslashreplace")
-        part = data if len(data) <= self._left else data[: self._left].decode(errors="ignore").encode()
+        part = (
+            data if len(data) <= self._left else data[: self._left].decode(errors="ignore").encode()
+        )
         self._left -= len(data)
         truncated = self._left < 0
-        self._worker.tell({"id": self._request, "event": "print", "stream": stream, "truncated": truncated}, part)
+        self._worker.tell(
+            {"id": self._request, "event": "print", "stream": stream, "truncated": truncated}, part
+        )
         return "full" if truncated else ""
 
 
@@ -195,9 +203,15 @@ def _asked(payload: str) -> dict[str, Any]:
         prompts, model = asked["prompts"], asked["model"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise StoppedError("crash", "what it asks is garbled") from None
-    fine = isinstance(prompts, list) and 0 < len(prompts) <= PROMPTS and all(isinstance(one, str) for one in prompts)
+    fine = (
+        isinstance(prompts, list)
+        and 0 < len(prompts) <= PROMPTS
+        and all(isinstance(one, str) for one in prompts)
+    )
     if not (fine and (model is None or isinstance(model, str))):
-        raise StoppedError("crash", f"what it asks is garbled: 1 to {PROMPTS:,} texts, and a model's name or none")
+        raise StoppedError(
+            "crash", f"what it asks is garbled: 1 to {PROMPTS:,} texts, and a model's name or none"
+        )
     return {"prompts": prompts, "model": model}
 
 
@@ -209,6 +223,11 @@ def _checked(said: str) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError):
         raise StoppedError("crash", "the session's answer is garbled") from None
     texts = all(one is None or isinstance(one, str) for one in (error, final))
-    if not (texts and isinstance(variables, dict) and len(variables) <= 10_000 and len(said) < LARGEST_ANSWER):
+    if not (
+        texts
+        and isinstance(variables, dict)
+        and len(variables) <= 10_000
+        and len(said) < LARGEST_ANSWER
+    ):
         raise StoppedError("crash", "the session's answer is garbled")
     return {"error": error, "locals": variables, "final_answer": final}

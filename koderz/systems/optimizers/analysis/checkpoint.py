@@ -12,7 +12,14 @@ import orjson
 from msgspec import to_builtins
 
 from koderz.systems.optimizers.analysis.estimates import gain_of
-from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, Trial, cells_of, differences, seconds_of
+from koderz.systems.optimizers.analysis.trials import (
+    SEARCHING,
+    PlannedTrial,
+    Trial,
+    cells_of,
+    differences,
+    seconds_of,
+)
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecord, DatasetRecords
 from koderz_tracker import records
@@ -31,20 +38,27 @@ class CheckpointSink(Sink):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._state = State(source.plan)
-        self._has_begun = False  # what was recorded before is folded first, since the sink may be new and the run old
+        # what was recorded before is folded first, since the sink may be new and the run old
+        self._has_begun = False
 
     def take(self, records: Sequence[Record]) -> None:
         """Takes in records; writes logs that have news, and the checkpoint after every outcome."""
         ended: set[str] = set()
         if not self._has_begun:
             self._has_begun = True
-            records = [*chain.from_iterable(map(self.source.stories.of, self._state.cells)), *records]
+            records = [
+                *chain.from_iterable(map(self.source.stories.of, self._state.cells)),
+                *records,
+            ]
         for line in records:
             if self._state.fold(line):
                 ended.add(getattr(line, "experiment_id", ""))
         for experiment_id in ended - {""}:
             self._write_log(experiment_id)
-        if any(isinstance(line, _NEWS) for line in records) or not (self.source.folder / NAME).exists():
+        if (
+            any(isinstance(line, _NEWS) for line in records)
+            or not (self.source.folder / NAME).exists()
+        ):
             write_whole(self.source.folder / NAME, [encoded(self._state.document())], durable=False)
 
     def _write_log(self, experiment_id: str) -> None:
@@ -60,9 +74,9 @@ def encoded(document: Mapping[str, Any]) -> bytes:
     """The document as JSON, indented like the original's."""
     import json
 
-    return json.dumps(orjson.loads(orjson.dumps(document)), indent=_INDENT, ensure_ascii=False).encode(
-        "utf-8", "replace"
-    )
+    return json.dumps(
+        orjson.loads(orjson.dumps(document)), indent=_INDENT, ensure_ascii=False
+    ).encode("utf-8", "replace")
 
 
 @dataclass
@@ -74,7 +88,9 @@ class State:
     status: str = "running"
 
     def __post_init__(self) -> None:
-        self.cells: Mapping[str, PlannedTrial] = {cell.experiment_id: cell for cell in cells_of(self.plan)}
+        self.cells: Mapping[str, PlannedTrial] = {
+            cell.experiment_id: cell for cell in cells_of(self.plan)
+        }
 
     def fold(self, line: Record) -> bool:
         """Takes in a line; returns whether there is news to show."""
@@ -87,7 +103,9 @@ class State:
                 trial.take_up(line)
             return True
         experiment_id = getattr(line, "experiment_id", "")
-        return experiment_id in self.cells and self.trials.setdefault(experiment_id, Trial()).fold(line)
+        return experiment_id in self.cells and self.trials.setdefault(experiment_id, Trial()).fold(
+            line
+        )
 
     def status_of(self, cell: PlannedTrial) -> str:
         """Pending, Running, Success or Failed."""
@@ -145,7 +163,11 @@ class State:
 
     def _dataset(self, cell: PlannedTrial, split: str) -> dict[str, Any]:
         known = self._about(cell).splits.get(split)
-        return {"name": f"{cell.dataset}_{split}", "id": known.digest if known else None, "split": split}
+        return {
+            "name": f"{cell.dataset}_{split}",
+            "id": known.digest if known else None,
+            "split": split,
+        }
 
     def _task_result(self, cell: PlannedTrial) -> dict[str, Any]:
         trial, base = self.trials.get(cell.experiment_id) or Trial(), self._baseline(cell)
@@ -170,7 +192,9 @@ class State:
             "evaluations": evaluations,
             "stages": [*_stages(evaluations, prompts)] if trial.result else [],
             "optimization_history": {},
-            "error_message": trial.outcome.reason if isinstance(trial.outcome, records.Fault) else None,
+            "error_message": trial.outcome.reason
+            if isinstance(trial.outcome, records.Fault)
+            else None,
             "llm_calls_total_optimization": sum(trial.calls[purpose] for purpose in SEARCHING),
             "optimization_raw_result": None,
             "optimization_summary": dict(trial.search) or None,
@@ -194,7 +218,9 @@ class State:
             "final": {**self._searched(cell, trial, winner), "test": after},
         }
 
-    def _ours(self, cell: PlannedTrial, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, Any]:
+    def _ours(
+        self, cell: PlannedTrial, trial: Trial, base: Trial, *, is_kept: bool
+    ) -> dict[str, Any]:
         """The fields that the original doesn't have."""
         result, outcome = trial.result, trial.outcome
         gain = None
@@ -220,7 +246,10 @@ class State:
     def _baseline(self, cell: PlannedTrial) -> Trial:
         """The baseline experiment for the same dataset and model."""
         for other in self.cells.values():
-            if other.optimizer == BASELINE and (other.dataset, other.model) == (cell.dataset, cell.model):
+            if other.optimizer == BASELINE and (other.dataset, other.model) == (
+                cell.dataset,
+                cell.model,
+            ):
                 return self.trials.get(other.experiment_id) or Trial()
         return Trial()
 
@@ -232,9 +261,13 @@ class State:
         return {"messages": trial.prompt} if trial.prompt else None
 
     def _searched(self, cell: PlannedTrial, trial: Trial, digest: str) -> dict[str, Any]:
-        return {split: self._evaluation(cell, trial, split, digest) for split in ("train", "validation")}
+        return {
+            split: self._evaluation(cell, trial, split, digest) for split in ("train", "validation")
+        }
 
-    def _evaluation(self, cell: PlannedTrial, trial: Trial, split: str, digest: str) -> dict[str, Any] | None:
+    def _evaluation(
+        self, cell: PlannedTrial, trial: Trial, split: str, digest: str
+    ) -> dict[str, Any] | None:
         """A candidate's score on a split; None if it wasn't asked there."""
         grades = trial.judged(split, digest or str(trial.result.get("winner", "")))
         found = trial.mean(split, digest or str(trial.result.get("winner", "")))
@@ -244,7 +277,9 @@ class State:
         moments = [seconds_of(grade) for grade in grades.values()]
         named = {about.metric or "score": {item: grade.score for item, grade in grades.items()}}
         named |= {
-            name: {item: grade.metrics[name] for item, grade in grades.items() if name in grade.metrics}
+            name: {
+                item: grade.metrics[name] for item, grade in grades.items() if name in grade.metrics
+            }
             for name in about.metrics
         }
         metrics = [

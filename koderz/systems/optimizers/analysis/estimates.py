@@ -44,7 +44,8 @@ class Gain:
     interval_method: str | None  # without an interval, why, where that is known
     p: float
     method: str  # of the test
-    detectable: float | None  # the smallest difference that so many items and searches show with a power of 0.8
+    # the smallest difference that so many items and searches show with a power of 0.8
+    detectable: float | None
     about: About  # what a claim may be about
     prompts: int  # of B, one a search
     clusters: int | None  # in which the items are; None: each stands alone
@@ -77,9 +78,17 @@ def gain_of(
     count = count_of(items, of)
     reason = untested or no_interval(len(items), count).replace("tasks", "items")
     fewest = len(b) if is_fixed else min(len(a), len(b))
-    about: About = "optimizer" if fewest >= FEWEST_SEARCHES and len(items) > 1 and not reason else "prompts"
-    p, method, limits, detectable = (_of_searches if about == "optimizer" else _of_items)(a, b, items, of)
-    known = None if reason or len(items) < FEWEST_TO_RESAMPLE else limits(statistics.ALPHA, p < statistics.ALPHA)
+    about: About = (
+        "optimizer" if fewest >= FEWEST_SEARCHES and len(items) > 1 and not reason else "prompts"
+    )
+    p, method, limits, detectable = (_of_searches if about == "optimizer" else _of_items)(
+        a, b, items, of
+    )
+    known = (
+        None
+        if reason or len(items) < FEWEST_TO_RESAMPLE
+        else limits(statistics.ALPHA, p < statistics.ALPHA)
+    )
     interval, interval_method = known or (None, reason or None)
     before, after = (fmean(scores[item] for scores in side for item in items) for side in (a, b))
     return Gain(
@@ -103,11 +112,17 @@ Estimated = tuple[float, str, Limits, float | None]
 """The p-value of no difference, the test's name, the intervals, and the smallest difference that could be shown."""
 
 
-def _of_items(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters) -> Estimated:
+def _of_items(
+    a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters
+) -> Estimated:
     """The estimate for other items and the same prompts."""
     one = len(a) == len(b) == 1
-    before, after = ({item: [fmean(scores[item] for scores in side)] for item in items} for side in (a, b))
-    pairs = matched(Measure(name="score", direction="higher", two_valued=one), before, after, clusters)
+    before, after = (
+        {item: [fmean(scores[item] for scores in side)] for item in items} for side in (a, b)
+    )
+    pairs = matched(
+        Measure(name="score", direction="higher", two_valued=one), before, after, clusters
+    )
     p = p_of(pairs) or 0.0
     differences = {after[item][0] - before[item][0] for item in items}
 
@@ -120,7 +135,9 @@ def _of_items(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], cl
     return p, method_of(pairs), limits, smallest_of(pairs, statistics.ALPHA) or None
 
 
-def _of_searches(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters) -> Estimated:
+def _of_searches(
+    a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters
+) -> Estimated:
     """The estimate for other searches and other items."""
     place = {item: number for number, item in enumerate(items)}
     found = crossed(
@@ -133,7 +150,11 @@ def _of_searches(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str],
     def limits(alpha: float, shown: bool) -> tuple[Interval, str] | None:
         low, high = found.interval(alpha)
         if shown:
-            low, high = (max(low, math.ulp(0.0)), high) if found.difference > 0 else (low, min(high, -math.ulp(0.0)))
+            low, high = (
+                (max(low, math.ulp(0.0)), high)
+                if found.difference > 0
+                else (low, min(high, -math.ulp(0.0)))
+            )
         elif found.error:
             low, high = min(low, 0.0), max(high, 0.0)
         return (low, high), method
@@ -165,7 +186,11 @@ class Crossed:
 
     def smallest(self, alpha: float = statistics.ALPHA, power: float = statistics.POWER) -> float:
         """The smallest true difference that shows with `power`."""
-        return (self._quantile(1 - alpha / 2) + self._quantile(power)) * self.error if self.error else 0.0
+        return (
+            (self._quantile(1 - alpha / 2) + self._quantile(power)) * self.error
+            if self.error
+            else 0.0
+        )
 
     def _quantile(self, share: float) -> float:
         from scipy.stats import t
@@ -173,7 +198,9 @@ class Crossed:
         return float(t.ppf(share, self.freedom))
 
 
-def crossed(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], groups: Sequence[Sequence[int]]) -> Crossed:
+def crossed(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], groups: Sequence[Sequence[int]]
+) -> Crossed:
     """The mean of B's scores less A's, where each search has scored the same items: a row a search.
 
     `groups`, two or more, have the positions of the items of each cluster. The variance is that of the items' mean

@@ -73,7 +73,8 @@ class GainRow:
     interval: Interval | None
     p: float | None
     p_adjusted: float | None
-    verdict: str  # helps, hurts, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
+    # helps, hurts, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
+    verdict: str
     detectable: float | None
     vs_random: Mapping[str, Any] | None
     metric_calls: int
@@ -82,13 +83,16 @@ class GainRow:
     cost_known: bool
     faults: int
     seeds: Sequence[Mapping[str, Any]]
-    unread: float | None = None  # share of the winners' test replies whose answer couldn't be read; None: not known
+    # share of the winners' test replies whose answer couldn't be read; None: not known
+    unread: float | None = None
     baseline_unread: float | None = None  # the same of the initial prompt
     reasons: Sequence[str] = field(default=())  # why it isn't comparable
-    about: About = "prompts"  # what the verdict is about: the optimizer, or the prompts that its searches have found
+    # what the verdict is about: the optimizer, or the prompts that its searches have found
+    about: About = "prompts"
     method: str | None = None  # of the test
     interval_method: str | None = None
-    interval_adjusted: Interval | None = None  # corrected for the optimizers beside it; agrees with the verdict
+    # corrected for the optimizers beside it; agrees with the verdict
+    interval_adjusted: Interval | None = None
     clusters: int | None = None  # in which the test items are; None: each stands alone
 
 
@@ -100,8 +104,14 @@ def searches_of(folder: Path) -> list[Search]:
     results: dict[str, Mapping[str, Any]] = {}
     grades: dict[str, list[records.Grade]] = defaultdict(list)
     ended: dict[str, records.Experiment] = {}
-    for line in read_records(journal, [entry.span for entry in load_index(journal) if entry.code in wanted]):
-        if isinstance(line, records.Once) and line.name == "result" and isinstance(line.value, dict):
+    for line in read_records(
+        journal, [entry.span for entry in load_index(journal) if entry.code in wanted]
+    ):
+        if (
+            isinstance(line, records.Once)
+            and line.name == "result"
+            and isinstance(line.value, dict)
+        ):
             results[line.experiment_id] = line.value
         elif isinstance(line, records.Grade) and line.labels.get("split") == "test":
             grades[line.experiment_id].append(line)
@@ -131,20 +141,29 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[GainRow]:
     for dataset in plan.tasks:
         for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
             here = [search for search in searches if search.place == (dataset, model)]
-            names = [arm.title for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE]
+            names = [
+                arm.title
+                for arm in plan.arms
+                if plan.model_of(arm.name) == model and arm.solver != BASELINE
+            ]
             groups = [_Group(plan, here, name) for name in dict.fromkeys(names)]
             groups = [group for group in groups if group.searches]
             helped = _holm([group.gain for group in groups])
             beaten = _holm([group.over_random for group in groups])
             counts = sum(p is not None for p in helped), sum(p is not None for p in beaten)
             rows += [
-                _row(group, p, of_random, counts) for group, p, of_random in zip(groups, helped, beaten, strict=True)
+                _row(group, p, of_random, counts)
+                for group, p, of_random in zip(groups, helped, beaten, strict=True)
             ]
     return rows
 
 
 def gain_over_seeds(
-    plans: Sequence[records.Plan], a: Sequence[Search], b: Sequence[Search], *, is_fixed: bool = False
+    plans: Sequence[records.Plan],
+    a: Sequence[Search],
+    b: Sequence[Search],
+    *,
+    is_fixed: bool = False,
 ) -> Gain | None:
     """B less A, each averaged over its searches; None if they have no item in common.
 
@@ -164,12 +183,22 @@ class _Group:
         self.base = next((search for search in here if search.optimizer == BASELINE), None)
         self.searches = self._of(optimizer)
         base = [self.base] if self.base else []
-        self.gain = gain_over_seeds([plan], base, self.searches, is_fixed=True) if base and self.searches else None
+        self.gain = (
+            gain_over_seeds([plan], base, self.searches, is_fixed=True)
+            if base and self.searches
+            else None
+        )
         others = self._of(RANDOM) if optimizer != RANDOM else []
-        self.over_random = gain_over_seeds([plan], others, self.searches) if others and self.searches else None
+        self.over_random = (
+            gain_over_seeds([plan], others, self.searches) if others and self.searches else None
+        )
 
     def _of(self, optimizer: str) -> list[Search]:
-        found = [search.with_scores_of(self.base) for search in self.here if search.optimizer == optimizer]
+        found = [
+            search.with_scores_of(self.base)
+            for search in self.here
+            if search.optimizer == optimizer
+        ]
         return sorted(found, key=lambda search: search.seed)
 
     def reasons(self) -> Iterator[str]:
@@ -201,7 +230,9 @@ def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
     return [next(adjusted) if gain else None for gain in gains]
 
 
-def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts: tuple[int, int]) -> GainRow:
+def _row(
+    group: _Group, p_adjusted: float | None, p_random: float | None, counts: tuple[int, int]
+) -> GainRow:
     gain, reasons = group.gain, tuple(group.reasons())
     outcomes = [search.experiment for search in group.searches]
     adjusted = gain.together(counts[0], p_adjusted) if gain else None
@@ -218,7 +249,9 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts
         interval=gain.interval if gain else None,
         p=gain.p if gain else None,
         p_adjusted=p_adjusted,
-        verdict="not comparable" if reasons or gain is None else claim(gain, p_adjusted, adjusted, "helps", "hurts"),
+        verdict="not comparable"
+        if reasons or gain is None
+        else claim(gain, p_adjusted, adjusted, "helps", "hurts"),
         detectable=gain.detectable if gain else None,
         vs_random=_vs_random(group.over_random, p_random, counts[1], comparable=not reasons),
         metric_calls=sum(search.result["metric_calls"] for search in group.searches),
@@ -238,7 +271,9 @@ def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts
     )
 
 
-def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, comparable: bool) -> dict[str, Any] | None:
+def _vs_random(
+    gain: Gain | None, p_adjusted: float | None, count: int, *, comparable: bool
+) -> dict[str, Any] | None:
     """An optimizer against random search: `beats` is about optimizers, `prompts_better` about found prompts."""
     if gain is None:
         return None
@@ -257,7 +292,13 @@ def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, compa
     }
 
 
-def claim(gain: Gain, p_adjusted: float | None, adjusted: tuple[Interval, str] | None, better: str, worse: str) -> str:
+def claim(
+    gain: Gain,
+    p_adjusted: float | None,
+    adjusted: tuple[Interval, str] | None,
+    better: str,
+    worse: str,
+) -> str:
     """The claim about a difference that its corrected p-value and interval support.
 
     `better` and `worse` are said of optimizers; of the prompts that were found there are words of their own.
@@ -273,7 +314,11 @@ def claim(gain: Gain, p_adjusted: float | None, adjusted: tuple[Interval, str] |
 
 
 def _seed(group: _Group, search: Search) -> dict[str, Any]:
-    own = gain_of([group.base.scores], [search.scores], search.clusters, is_fixed=True) if group.base else None
+    own = (
+        gain_of([group.base.scores], [search.scores], search.clusters, is_fixed=True)
+        if group.base
+        else None
+    )
     result = search.result
     return {
         "seed": search.seed,

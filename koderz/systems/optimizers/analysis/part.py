@@ -31,21 +31,36 @@ class OptimizerPart(Part):
     completes = True
     scores = ("gain",)
 
-    def summary(self, plan: records.Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
+    def summary(
+        self,
+        plan: records.Plan,
+        results: Mapping[str, Sequence[Result]],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
         """The datasets' entries in a summary."""
         return plan.suite_details(dict[str, Any])
 
-    def completed(self, plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:  # noqa: ARG002
+    def completed(
+        self,
+        plan: records.Plan,  # noqa: ARG002
+        folder: Path,
+        results: Sequence[Result],
+    ) -> Sequence[Result]:
         """Results completed from the baseline: its score, the gain, and whether the own interval lies above 0."""
         searches = {search.experiment.experiment_id: search for search in searches_of(folder)}
-        bases = {search.place: search for search in searches.values() if search.experiment.solver == BASELINE}
+        bases = {
+            search.place: search
+            for search in searches.values()
+            if search.experiment.solver == BASELINE
+        }
 
         def whole(result: Result) -> Result:
             search = searches.get(result.experiment_id)
             base = bases.get((result.problem_id, result.model))
             if search is None or base is None or search is base:
                 return result
-            found = gain_of([base.scores], [search.scores or base.scores], search.clusters, is_fixed=True)
+            found = gain_of(
+                [base.scores], [search.scores or base.scores], search.clusters, is_fixed=True
+            )
             if found is None:
                 return result
             metrics = {**(result.metrics or {}), "baseline": found.a, "gain": found.gain}
@@ -77,11 +92,23 @@ class OptimizerPart(Part):
                 ended[line.labels.get("candidate", "")] = line.time
         for digest, candidate in trial.candidates.items():
             means = {split: trial.mean(split, digest) for split in ("train", "validation", "test")}
-            scored = {split: {"mean": mean[0], "items": mean[1]} for split, mean in means.items() if mean}
-            name = f"candidate {candidate.get('number')}" if candidate.get("number") else "the initial prompt"
+            scored = {
+                split: {"mean": mean[0], "items": mean[1]} for split, mean in means.items() if mean
+            }
+            name = (
+                f"candidate {candidate.get('number')}"
+                if candidate.get("number")
+                else "the initial prompt"
+            )
             inputs = {key: candidate.get(key) for key in ("messages", "demos", "metric_calls")}
             is_winner = digest == trial.result.get("winner")
-            yield Step(name, begun[digest], ended.get(digest, begun[digest]), inputs, {**scored, "kept": is_winner})
+            yield Step(
+                name,
+                begun[digest],
+                ended.get(digest, begun[digest]),
+                inputs,
+                {**scored, "kept": is_winner},
+            )
 
     def curve(self, plan: records.Plan, story: Sequence[records.Record]) -> Iterator[CurvePoint]:
         """The best validation score so far, by metric calls."""
@@ -91,7 +118,9 @@ class OptimizerPart(Part):
         if isinstance(end := trial.outcome, records.Experiment):
             seed = int(plan.config.get("seed") or 0) + end.sample
             for calls, mean in trial.best_so_far():
-                yield CurvePoint(f"best_validation/{end.problem_id}/{end.arm}/{seed}", calls, mean, end.time)
+                yield CurvePoint(
+                    f"best_validation/{end.problem_id}/{end.arm}/{seed}", calls, mean, end.time
+                )
 
     def data(self, plan: records.Plan) -> Iterator[Data]:
         """The splits of its datasets."""
@@ -103,7 +132,10 @@ class OptimizerPart(Part):
         """The best prompt by validation, never by test, for each dataset and model whose searches have all ended."""
         stories = Stories(folder)
         stories.refresh()
-        verdicts = {(row.dataset, row.model, row.optimizer): row.verdict for row in rows_of(plan, searches_of(folder))}
+        verdicts = {
+            (row.dataset, row.model, row.optimizer): row.verdict
+            for row in rows_of(plan, searches_of(folder))
+        }
         places: dict[tuple[str, str], list[tuple[PlannedTrial, Trial]]] = defaultdict(list)
         for cell in cells_of(plan):
             trial = Trial()
@@ -114,7 +146,10 @@ class OptimizerPart(Part):
             ended = [each for each in tried if each[0].optimizer != BASELINE and each[1].result]
             if not ended or any(trial.outcome is None for _, trial in tried):
                 continue
-            cell, best = max(ended, key=lambda each: each[1].result["validation"].get(each[1].result["winner"], 0.0))
+            cell, best = max(
+                ended,
+                key=lambda each: each[1].result["validation"].get(each[1].result["winner"], 0.0),
+            )
             tags = {
                 "benchmark_run_id": str(plan.run_id),
                 "koderz.optimizer": cell.optimizer,

@@ -68,16 +68,30 @@ def row_blocks(rows: Sequence[GainRow]) -> Iterator[Text | Table]:
     """The reasons why some rows aren't comparable, a table of all, and those that beat random search."""
     for reason in dict.fromkeys(reason for row in rows for reason in row.reasons):
         having = [row for row in rows if reason in row.reasons]
-        which = "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
+        which = (
+            "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
+        )
         yield Text(f"Not comparable: {which}{reason}")
-    yield Table(_HEADS.split(","), [_cells(row) for row in rows], _OPTIONAL, ruled=False, under={"MODEL": "DATASET"})
+    yield Table(
+        _HEADS.split(","),
+        [_cells(row) for row in rows],
+        _OPTIONAL,
+        ruled=False,
+        under={"MODEL": "DATASET"},
+    )
     yield from map(Text, _prices(rows))
     yield from map(Text, _beside_random(rows))
     yield from map(Text, methods_of(rows))
     if any(row.about == "prompts" for row in rows):
         count = min(len(row.seeds) for row in rows if row.about == "prompts")
-        why = "to see how much results vary" if count == 1 else "for verdicts on optimizers, not on the prompts found"
-        yield Text(f"{'One seed' if count == 1 else f'{count} seeds'}: use --seeds {FEWEST_SEARCHES} {why}.")
+        why = (
+            "to see how much results vary"
+            if count == 1
+            else "for verdicts on optimizers, not on the prompts found"
+        )
+        yield Text(
+            f"{'One seed' if count == 1 else f'{count} seeds'}: use --seeds {FEWEST_SEARCHES} {why}."
+        )
 
 
 def _beside_random(rows: Sequence[GainRow]) -> Iterator[str]:
@@ -86,13 +100,21 @@ def _beside_random(rows: Sequence[GainRow]) -> Iterator[str]:
     for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
         beside = [row for row in here if row.vs_random]
         place = dataset if len(models) == 1 else f"{dataset}, {model}"
-        sure = [row for row in beside if row.vs_random and (row.vs_random["beats"] or row.vs_random["prompts_better"])]
+        sure = [
+            row
+            for row in beside
+            if row.vs_random and (row.vs_random["beats"] or row.vs_random["prompts_better"])
+        ]
         for row in sure:
             yield f"{place}: {_better(row)} by {abs(_over_random(row)):.3f}"
         unsure = [row for row in beside if row not in sure]
         if unsure:
             n = min(row.n for row in unsure)
-            why = f"too few items ({n}) to tell" if n < FEWEST_TO_RESAMPLE else f"no difference shown on {n} items"
+            why = (
+                f"too few items ({n}) to tell"
+                if n < FEWEST_TO_RESAMPLE
+                else f"no difference shown on {n} items"
+            )
             yield f"{place}: {why}; {', '.join(_placed(unsure))}"
 
 
@@ -110,7 +132,9 @@ def _better(row: GainRow) -> str:
 def _placed(rows: Sequence[GainRow]) -> Iterator[str]:
     """A phrase on the optimizers at each distance from random search, which only the first names."""
     than = "random search"
-    for gain, level in groupby(sorted(rows, key=_over_random, reverse=True), lambda row: round(_over_random(row), 3)):
+    for gain, level in groupby(
+        sorted(rows, key=_over_random, reverse=True), lambda row: round(_over_random(row), 3)
+    ):
         *others, last = [row.optimizer for row in level]
         who = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         side = "above" if gain > 0 else "below"
@@ -144,7 +168,11 @@ def verdict_in(verdict: str, prompts: int) -> str:
 def _prices(rows: Sequence[GainRow]) -> Iterator[str]:
     """A sentence on the cost of a metric call for each dataset and model where optimizers differ in it."""
     for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
-        costs = {row.optimizer: row.cost_usd / row.metric_calls for row in here if row.metric_calls and row.cost_known}
+        costs = {
+            row.optimizer: row.cost_usd / row.metric_calls
+            for row in here
+            if row.metric_calls and row.cost_known
+        }
         if not costs or min(costs.values()) == max(costs.values()):
             continue
         least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
@@ -191,16 +219,26 @@ def _number(value: float | None) -> str:
 
 def _contents(state: State, rows: Sequence[GainRow]) -> Iterator[Content]:
     yield from row_blocks(rows)
-    ended = [cell for cell in state.cells.values() if (trial := state.trials.get(cell.experiment_id)) and trial.result]
+    ended = [
+        cell
+        for cell in state.cells.values()
+        if (trial := state.trials.get(cell.experiment_id)) and trial.result
+    ]
     searched = [cell for cell in ended if cell.optimizer != BASELINE]
     for (dataset, model), cells in groupby(sorted(searched, key=_place), _place):
-        curves = [curve for cell in cells if (curve := _curve(cell, state.trials[cell.experiment_id]))]
+        curves = [
+            curve for cell in cells if (curve := _curve(cell, state.trials[cell.experiment_id]))
+        ]
         if curves:
             title = f"Best validation score so far: {dataset}, {model}"
-            yield Curves(title, "metric calls", "mean over the validation items asked, best so far", curves)
+            yield Curves(
+                title, "metric calls", "mean over the validation items asked, best so far", curves
+            )
     documents = {each["experiment_id"]: each for each in state.document()["task_results"]}
     yield Heading("What validation promised")
-    yield Text("Gains over the initial prompt. The best of several is best by luck, too: the test is what counts.")
+    yield Text(
+        "Gains over the initial prompt. The best of several is best by luck, too: the test is what counts."
+    )
     yield _promises(searched, state.trials, documents)
     yield Heading("Spend by purpose")
     yield _spend([*state.cells.values()], state.trials)
@@ -208,7 +246,9 @@ def _contents(state: State, rows: Sequence[GainRow]) -> Iterator[Content]:
         yield Heading("Optimizers and their originals")
         yield from (Text(f"{name}: {text}") for name, text in texts.items())
     yield Heading("Prompts")
-    yield Text("The winner by validation of each dataset, model and optimizer beside the initial prompt.")
+    yield Text(
+        "The winner by validation of each dataset, model and optimizer beside the initial prompt."
+    )
     yield from _prompts(searched, state.trials, documents)
 
 
@@ -222,7 +262,9 @@ def _curve(cell: PlannedTrial, trial: Trial) -> Curve | None:
 
 
 def _promises(
-    cells: Sequence[PlannedTrial], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[PlannedTrial],
+    trials: Mapping[str, Trial],
+    documents: Mapping[str, Mapping[str, Any]],
 ) -> Table:
     rows = []
     for cell in cells:
@@ -236,7 +278,16 @@ def _promises(
         figures = ["-" if value is None else f"{value:+.3f}" for value in (promised, gain, left)]
         winner = "the initial prompt" if trial.result["kept_initial"] else "a candidate"
         rows.append([cell.dataset, cell.model, cell.optimizer, str(cell.seed), winner, *figures])
-    heads = ["Dataset", "Model", "Optimizer", "Seed", "Kept", "Promised by validation", "Gained on test", "Difference"]
+    heads = [
+        "Dataset",
+        "Model",
+        "Optimizer",
+        "Seed",
+        "Kept",
+        "Promised by validation",
+        "Gained on test",
+        "Difference",
+    ]
     return Table(heads, rows)
 
 
@@ -251,13 +302,18 @@ def _spend(cells: Sequence[PlannedTrial], trials: Mapping[str, Trial]) -> Table:
         ]
         calls = {purpose: sum(trial.calls[purpose] for trial in own) for purpose in _PURPOSES}
         costs = {purpose: sum(trial.costs[purpose] for trial in own) for purpose in _PURPOSES}
-        told = [f"{calls[purpose]:,} · ${costs[purpose]:.4f}" if calls[purpose] else "-" for purpose in _PURPOSES]
+        told = [
+            f"{calls[purpose]:,} · ${costs[purpose]:.4f}" if calls[purpose] else "-"
+            for purpose in _PURPOSES
+        ]
         rows.append([optimizer, *told, f"{sum(calls.values()):,} · ${sum(costs.values()):.4f}"])
     return Table(["Optimizer", *_PURPOSES, "all"], rows)
 
 
 def _prompts(
-    cells: Sequence[PlannedTrial], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[PlannedTrial],
+    trials: Mapping[str, Trial],
+    documents: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[SideBySide]:
     def validation(cell: PlannedTrial) -> float:
         result = trials[cell.experiment_id].result
@@ -265,10 +321,15 @@ def _prompts(
 
     places = dict.fromkeys((*_place(cell), cell.optimizer) for cell in cells)
     for place in places:
-        best = max((cell for cell in cells if (*_place(cell), cell.optimizer) == place), key=validation)
+        best = max(
+            (cell for cell in cells if (*_place(cell), cell.optimizer) == place), key=validation
+        )
         document = documents[best.experiment_id]
         label = f"{best.optimizer}, seed {best.seed}: {validation(best):.3f} on validation"
-        texts = {"Initial prompt": _text(document["initial_prompt"]), label: _text(document["optimized_prompt"])}
+        texts = {
+            "Initial prompt": _text(document["initial_prompt"]),
+            label: _text(document["optimized_prompt"]),
+        }
         yield SideBySide(", ".join(place), texts)
 
 
@@ -296,25 +357,34 @@ class Pair:
     interval: Interval | None
     p: float
     p_adjusted: float
-    verdict: str  # better, worse, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
+    # better, worse, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
+    verdict: str
     detectable: float | None
     reasons: Sequence[str]
-    about: About = "prompts"  # what the verdict is about: the optimizer, or the prompts that its searches have found
+    # what the verdict is about: the optimizer, or the prompts that its searches have found
+    about: About = "prompts"
     method: str | None = None  # of the test
     interval_method: str | None = None
-    interval_adjusted: Interval | None = None  # corrected for the optimizers beside it; agrees with the verdict
+    # corrected for the optimizers beside it; agrees with the verdict
+    interval_adjusted: Interval | None = None
     clusters: int | None = None  # in which the test items are; None: each stands alone
     prompts: int = 1  # of B, one a seed
 
 
-def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
+def compare_optimizers(
+    folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None
+) -> Compared:
     """One run's rows, or two runs' pairs. `min_gain`: the gain required of each optimizer of the last, as a fraction.
 
     `arm`: that optimizer alone. Raises KoderzError where nothing is left to compare or judge.
     """
     plans, searches = [read_plan(each) for each in folders], [searches_of(each) for each in folders]
     rows = [row for row in rows_of(plans[-1], searches[-1]) if arm in (None, row.optimizer)]
-    pairs = [pair for pair in _pairs(plans, searches) if arm in (None, pair.optimizer)] if len(folders) == 2 else []
+    pairs = (
+        [pair for pair in _pairs(plans, searches) if arm in (None, pair.optimizer)]
+        if len(folders) == 2
+        else []
+    )
     if not (pairs if len(folders) == 2 else rows):
         raise KoderzError(
             "there is no optimizer, dataset and model to compare: none has ended, or none is in both runs"
@@ -331,7 +401,17 @@ def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_g
 
 def _pair_blocks(names: Sequence[str], pairs: Sequence[Pair]) -> Iterator[Block]:
     yield Text(f"A: {names[0]}, B: {names[1]}; B less A on the same test items, corrected by Holm")
-    header = ("Dataset", "Model", "Optimizer", "n", "A", "B", "B - A [95 %]", "adjusted p", "verdict")
+    header = (
+        "Dataset",
+        "Model",
+        "Optimizer",
+        "n",
+        "A",
+        "B",
+        "B - A [95 %]",
+        "adjusted p",
+        "verdict",
+    )
     rows = [
         (each.dataset, each.model, each.optimizer, str(each.n), f"{each.a:.3f}", f"{each.b:.3f}",
          _with_interval(each.difference, each.interval_adjusted or each.interval), p_cell(each.p_adjusted),
@@ -350,7 +430,9 @@ def _shut(rows: Sequence[GainRow], least: float) -> list[str]:
     for row in rows:
         what = named(row)
         if row.gain is None:
-            raise KoderzError(f"--min-gain can't be judged: {what} has no gain; {'; '.join(row.reasons)}")
+            raise KoderzError(
+                f"--min-gain can't be judged: {what} has no gain; {'; '.join(row.reasons)}"
+            )
         if row.gain < least:
             found.append(f"{what} gains {row.gain:+.3f}, less than {least:+.3f}")
     return found
@@ -377,11 +459,15 @@ def _by_place(searches: Sequence[Search]) -> dict[Place, list[Search]]:
     bases = {search.place: search for search in searches if search.optimizer == BASELINE}
     found: dict[Place, list[Search]] = {}
     for search in searches:
-        found.setdefault((*search.place, search.optimizer), []).append(search.with_scores_of(bases.get(search.place)))
+        found.setdefault((*search.place, search.optimizer), []).append(
+            search.with_scores_of(bases.get(search.place))
+        )
     return found
 
 
-def _reasons(plans: Sequence[Plan], dataset: str, a: Sequence[Search], b: Sequence[Search]) -> Iterator[str]:
+def _reasons(
+    plans: Sequence[Plan], dataset: str, a: Sequence[Search], b: Sequence[Search]
+) -> Iterator[str]:
     if any(plan.config.get("test_mode") for plan in plans):
         yield "test mode"
     if any(plan.until_decided for plan in plans):

@@ -44,7 +44,9 @@ class OptimizerRun:
 def latest_runs(results: Path, count: int | None = None) -> list[Path]:
     """The folders of runs of optimizers, the newest first."""
     own = [folder for folder in run_folders(results) if _is_own(folder)]
-    foreign = [path.parent for path in results.glob(f"{FOREIGN}*/{NAME}")] if results.is_dir() else []
+    foreign = (
+        [path.parent for path in results.glob(f"{FOREIGN}*/{NAME}")] if results.is_dir() else []
+    )
     return sorted([*own, *foreign], key=lambda folder: folder.name[_TIME:], reverse=True)[:count]
 
 
@@ -53,7 +55,9 @@ def found_run(results: Path, name: str | None) -> Path:
     folders = latest_runs(results)
     if name is None:
         if not folders:
-            raise KoderzError(f"{results} holds no run of optimizers yet; make one with: koderz optimize run")
+            raise KoderzError(
+                f"{results} holds no run of optimizers yet; make one with: koderz optimize run"
+            )
         return require_own(folders[0])
     exact = [folder for folder in folders if folder.name == name]
     return require_own(exact[0] if exact else named(folders[::-1], name, results))
@@ -80,7 +84,11 @@ def shown(folder: Path) -> OptimizerRun:
     document = State(read_plan(folder)).document()
     when = read_plan(folder).time[:19].replace("T", " ")
     return OptimizerRun(
-        folder.name, when, document["demo_datasets"], document["optimizers"], len(document["task_results"])
+        folder.name,
+        when,
+        document["demo_datasets"],
+        document["optimizers"],
+        len(document["task_results"]),
     )
 
 
@@ -97,7 +105,9 @@ def foreign_document(folder: Path) -> dict[str, Any]:
     results = document.get("task_results") or []
     if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
         raise KoderzError(f"{path} is no checkpoint: task_results has to be a list of objects")
-    listed = {name: _texts(document.get(name)) for name in ("demo_datasets", "optimizers", "models")}
+    listed = {
+        name: _texts(document.get(name)) for name in ("demo_datasets", "optimizers", "models")
+    }
     tasks = document.get("tasks")
     return {
         **document,
@@ -144,7 +154,9 @@ class View:
                     if known := decode(data):
                         self._state.fold(known)
             except KoderzError as error:
-                self.notes.append(f"the run at {self.plan.config.get('engine')} can't be seen: {error}")
+                self.notes.append(
+                    f"the run at {self.plan.config.get('engine')} can't be seen: {error}"
+                )
         self.document = self._state.document()
 
     @property
@@ -199,7 +211,9 @@ class View:
             ],
             "rows": [asdict(row) for row in self.rows()],
             "differs": {} if self.is_foreign else differences(self.plan),
-            "leakage": {name: to_builtins(record.leakage) for name, record in self.datasets.items()},
+            "leakage": {
+                name: to_builtins(record.leakage) for name, record in self.datasets.items()
+            },
         }
 
 

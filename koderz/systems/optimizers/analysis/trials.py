@@ -33,7 +33,14 @@ class PlannedTrial:
     @property
     def id(self) -> str:
         """The original's id of a task, with the seed behind it."""
-        return "_".join((self.dataset, self.optimizer, self.model, *([] if self.seed is None else [str(self.seed)])))
+        return "_".join(
+            (
+                self.dataset,
+                self.optimizer,
+                self.model,
+                *([] if self.seed is None else [str(self.seed)]),
+            )
+        )
 
     @property
     def log(self) -> str:
@@ -65,9 +72,12 @@ class Trial:
 
     begun: float | None = None  # seconds since 1970
     ended: float | None = None
-    candidates: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by digest, as they were first scored
-    shown: dict[str, Sequence[Message]] = field(default_factory=dict)  # the messages that tested one, examples and all
-    scores: dict[tuple[str, str], dict[str, records.Grade]] = field(default_factory=dict)  # by split and digest
+    # by digest, as they were first scored
+    candidates: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    # the messages that tested one, examples and all
+    shown: dict[str, Sequence[Message]] = field(default_factory=dict)
+    # by split and digest
+    scores: dict[tuple[str, str], dict[str, records.Grade]] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)  # by purpose
     costs: Counter[str] = field(default_factory=Counter)
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +86,8 @@ class Trial:
     page: str = ""  # where it is to be seen, if it ran elsewhere
     notes: list[tuple[float, str]] = field(default_factory=list)  # what happened, and when
     _seen: set[str] = field(default_factory=set)
-    _means: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # of what wasn't kept
+    # of what wasn't kept
+    _means: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
 
     def fold(self, line: Record) -> bool:
         """Takes in a line; returns whether there is news to show."""
@@ -109,7 +120,11 @@ class Trial:
 
     def take_up(self, line: records.Resumed) -> None:
         """Forgets a fault before a session that retries it."""
-        if line.how == "retry" and isinstance(self.outcome, records.Fault) and self.outcome.time < line.time:
+        if (
+            line.how == "retry"
+            and isinstance(self.outcome, records.Fault)
+            and self.outcome.time < line.time
+        ):
             self.outcome, self.ended = None, None
 
     def mean(self, split: str, digest: str) -> tuple[float, int] | None:
@@ -129,7 +144,9 @@ class Trial:
         """
         least, best = int(self.result.get("minibatch_n") or 0), 0.0
         calls = 0
-        for candidate in sorted(self.candidates.values(), key=lambda each: (each["metric_calls"], each["number"])):
+        for candidate in sorted(
+            self.candidates.values(), key=lambda each: (each["metric_calls"], each["number"])
+        ):
             found = self.mean("validation", str(candidate["digest"]))
             if found and found[1] >= least and (not calls or found[0] > best):
                 calls, best = candidate["metric_calls"] + least, found[0]
@@ -200,7 +217,9 @@ class Trial:
         messages = about.get("messages") or [{}]
         yield f"  {plain(str(messages[0].get('content', '')))}"
         means = {split: self.mean(split, digest) for split in ("train", "validation", "test")}
-        scored = [f"{split} {found[0]:.3f} on {found[1]}" for split, found in means.items() if found]
+        scored = [
+            f"{split} {found[0]:.3f} on {found[1]}" for split, found in means.items() if found
+        ]
         if scored:
             yield f"  scored {', '.join(scored)}"
 
@@ -210,7 +229,9 @@ class Trial:
         promised = "" if validation is None else f", {validation:.3f} on all of validation"
         tested = self.mean("test", winner)
         found = f", {tested[0]:.3f} on {tested[1]} test items" if tested else ""
-        name = "the initial prompt" if self.result.get("kept_initial") else f"candidate {winner[:8]}"
+        name = (
+            "the initial prompt" if self.result.get("kept_initial") else f"candidate {winner[:8]}"
+        )
         return f"kept {name}{promised}{found}"
 
 

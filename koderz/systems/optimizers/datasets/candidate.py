@@ -51,7 +51,9 @@ class Candidate:
 
     def with_user(self, template: str) -> Candidate:
         """A copy with another user's message, which has to end with an item's placeholder."""
-        return replace(self, messages=(*self.messages[:-1], {**self.messages[-1], "content": template}))
+        return replace(
+            self, messages=(*self.messages[:-1], {**self.messages[-1], "content": template})
+        )
 
     def with_demos(self, ids: Sequence[str]) -> Candidate:
         """A copy with these train items as worked examples, in this order."""
@@ -69,17 +71,26 @@ class Template:
     def messages(self, candidate: Candidate, item: Item) -> list[Message]:
         """The messages for a model. Only the item's own placeholders are filled in, and only once."""
         system, *others = candidate.messages
-        told = "\n\n".join(part for part in (str(system["content"]), self._dataset.format_line) if part)
+        told = "\n\n".join(
+            part for part in (str(system["content"]), self._dataset.format_line) if part
+        )
         found: list[Message] = [{"role": "system", "content": told}] if told else []
         for demo in candidate.demos:
             asked, answered = self._dataset.demonstrate(self._train[demo])
-            found += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-        return found + [{**each, "content": fill(str(each["content"]), item.columns)} for each in others]
+            found += [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": answered},
+            ]
+        return found + [
+            {**each, "content": fill(str(each["content"]), item.columns)} for each in others
+        ]
 
     def size(self, candidate: Candidate) -> int:
         """The number of characters of the messages and the examples."""
         demos = (self._dataset.demonstrate(self._train[demo]) for demo in candidate.demos)
-        return sum(len(str(each["content"])) for each in candidate.messages) + sum(len(a) + len(b) for a, b in demos)
+        return sum(len(str(each["content"])) for each in candidate.messages) + sum(
+            len(a) + len(b) for a, b in demos
+        )
 
     def refusal(self, candidate: Candidate) -> str:
         """The reason why a proposal isn't accepted; empty if it is."""
@@ -88,7 +99,9 @@ class Template:
         texts = [str(each["content"]) for each in candidate.messages]
         if sum(map(len, texts)) > LONGEST:
             return f"it has more than {LONGEST:,} characters"
-        if candidate.messages[1:] != self.initial.messages[1:] and not self._ends_in_item(texts[-1]):
+        if candidate.messages[1:] != self.initial.messages[1:] and not self._ends_in_item(
+            texts[-1]
+        ):
             return "its user's message doesn't end with the item's placeholder"
         return "it holds a test item" if self._holds_test_item("\n".join(texts)) else ""
 
@@ -101,15 +114,22 @@ class Template:
     def _holds_test_item(self, text: str) -> bool:
         runs = shingles(normalised(text))
         touched = {number for run in runs for number in self._test_runs.get(run, ())}
-        return any(len(self._test_texts[number] & runs) >= _HELD * len(self._test_texts[number]) for number in touched)
+        return any(
+            len(self._test_texts[number] & runs) >= _HELD * len(self._test_texts[number])
+            for number in touched
+        )
 
     @cached_property
     def _test_texts(self) -> list[frozenset[str]]:
         """The runs of five words in each text of a test item, except texts that other splits have too."""
         others = {
-            normalised(text) for item in (*self._dataset.train, *self._dataset.validation) for text in _texts(item)
+            normalised(text)
+            for item in (*self._dataset.train, *self._dataset.validation)
+            for text in _texts(item)
         }
-        texts = dict.fromkeys(normalised(text) for item in self._dataset.test for text in _texts(item))
+        texts = dict.fromkeys(
+            normalised(text) for item in self._dataset.test for text in _texts(item)
+        )
         known = normalised("\n".join(str(each["content"]) for each in self.initial.messages))
         return [
             frozenset(shingles(text))

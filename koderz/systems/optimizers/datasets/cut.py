@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Leakage, OnLeak, SplitName
 
-_MARGIN = 100  # rows behind what is cut that are read with it, since some may take the place of dropped ones
+# rows behind what is cut that are read with it, since some may take the place of dropped ones
+_MARGIN = 100
 
 Source = Iterable[Item]
 """The items of a source split, the same ones on each iteration."""
@@ -42,17 +43,24 @@ class SplitDataset:
     notes: tuple[str, ...]
 
 
-def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, policy: OnLeak) -> SplitDataset:
+def cut(
+    name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, policy: OnLeak
+) -> SplitDataset:
     """The splits of a preset, test first; dropped items are replaced by later ones.
 
     One shuffle of a source split serves all that is cut from it. A row whose text an earlier one of its source has is
     dropped, but not of a source that serves test alone; then what validation shares with test, and train with either.
     Raises KoderzError for an empty split, and with `refuse` for any leak.
     """
-    drawn = {source: _Split(items, seed, _is_of_test(preset, source)) for source, items in sources.items()}
+    drawn = {
+        source: _Split(items, seed, _is_of_test(preset, source))
+        for source, items in sources.items()
+    }
     preset = _fitting(preset, {source: each.count for source, each in drawn.items()})
     for source, each in drawn.items():
-        each.read_on(_MARGIN + max(piece.end for piece in preset.values() if piece.source == source))
+        each.read_on(
+            _MARGIN + max(piece.end for piece in preset.values() if piece.source == source)
+        )
     cutting = _Cutting(drawn, policy)
     splits = {split: cutting.cut(split, preset[split]) for split in reversed(SPLITS)}
     leakage = Leakage(policy, cutting.exact, cutting.near)
@@ -77,7 +85,9 @@ def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, 
     if cutting.first:
         exact, near = leakage.total
         what = "dropped" if policy == "drop" else "kept"
-        notes.append(f"{exact} items that have the text of another one, and {near} nearly so, were {what}")
+        notes.append(
+            f"{exact} items that have the text of another one, and {near} nearly so, were {what}"
+        )
     return SplitDataset({split: splits[split] for split in SPLITS}, leakage, tuple(notes))
 
 
@@ -113,7 +123,9 @@ class _Split:
         seen: set[bytes] = set()
         for row, item in enumerate(items):
             self.count += 1
-            digest = hashlib.blake2b(normalised(item.text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            digest = hashlib.blake2b(
+                normalised(item.text).encode("utf-8", "surrogatepass"), digest_size=16
+            ).digest()
             if digest in seen and not is_of_test:
                 self.repeats.add(row)
             seen.add(digest)
@@ -174,7 +186,8 @@ class _Cutting:
         return bool(like)
 
 
-COMMON, OF = 4, 5  # shingles that two texts have in common, of those of both (Jaccard), where they are nearly the same
+# shingles that two texts have in common, of those of both (Jaccard), where they are nearly the same
+COMMON, OF = 4, 5
 WORDS = 5  # of a shingle
 
 
@@ -199,7 +212,9 @@ def normalised(text: str) -> str:
 def shingles(text: str) -> frozenset[str]:
     """The runs of five words of a normalised text; the text itself if it has fewer."""
     words = text.split(" ")
-    return frozenset(" ".join(words[at : at + WORDS]) for at in range(max(1, len(words) - WORDS + 1)))
+    return frozenset(
+        " ".join(words[at : at + WORDS]) for at in range(max(1, len(words) - WORDS + 1))
+    )
 
 
 class Texts:
@@ -231,7 +246,9 @@ class Texts:
         if known in self._added:
             return "exact"
         own = shingles(known)
-        others = (other for shingle in self._rarest(own) for other in self._by_rarest.get(shingle, ()))
+        others = (
+            other for shingle in self._rarest(own) for other in self._by_rarest.get(shingle, ())
+        )
         return "near" if any(_are_near(own, other) for other in others) else None
 
     def _rarest(self, own: frozenset[str]) -> list[str]:

@@ -18,7 +18,12 @@ from koderz.suites.metrics import UNREAD, Graded, Unread
 from koderz.suites.tables import fill
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.candidate import Candidate, Template, read_object
-from koderz.systems.optimizers.datasets.options import STALE, SearchOptions, kept_back, minibatch_size
+from koderz.systems.optimizers.datasets.options import (
+    STALE,
+    SearchOptions,
+    kept_back,
+    minibatch_size,
+)
 from koderz.types import JUDGE, LENGTH_REASONING, Message, Reply, Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +35,8 @@ if TYPE_CHECKING:
 WORDS = ("selected", "kept", "baseline")
 """The ends of an experiment: another prompt, the initial one, or the baseline of `none`."""
 
-_FINALISTS = 3  # candidates, at most, that are scored on all of validation besides the initial prompt
+# candidates, at most, that are scored on all of validation besides the initial prompt
+_FINALISTS = 3
 _REASONING_TOKENS = 9000
 _SPARE = 1.5  # of what the last passes are expected to cost, US dollars
 
@@ -57,21 +63,29 @@ class Evaluator:
         self.initial = self._template.initial
         self.train: Sequence[Item] = dataset.train
         self.validation: Sequence[Item] = dataset.validation
-        self.examples = [item.id for item in self.train if dataset.demonstrate(item)[1]]  # with a reply to show
+        # with a reply to show
+        self.examples = [item.id for item in self.train if dataset.demonstrate(item)[1]]
         self._solver = handles.identity.arm.solver.name
         self._seed, self._max_cost = seed, max_cost
         self.random = random.Random(f"{seed} {dataset.name} {self._solver}")  # noqa: S311 repeatable on purpose
         drawn = random.Random(f"{seed} {dataset.name}")  # noqa: S311 repeatable on purpose
-        self.minibatch: Sequence[Item] = drawn.sample(self.validation, minibatch_size(len(self.validation)))
+        self.minibatch: Sequence[Item] = drawn.sample(
+            self.validation, minibatch_size(len(self.validation))
+        )
         self.has_writer = options.reasoning  # whether there is a model that writes prompts
         self.format_line = dataset.format_line  # which stands behind every instruction
-        self._split = {item.id: "train" for item in self.train} | {item.id: "validation" for item in self.validation}
+        self._split = {item.id: "train" for item in self.train} | {
+            item.id: "validation" for item in self.validation
+        }
         self._kept_back = kept_back(options.budget_calls, len(self.validation))
         self._at_once = asyncio.Semaphore(options.item_concurrency)
         self._counts = Counts()
-        self._candidates: dict[str, Candidate] = {}  # by digest, in the order of their first scoring
-        self._noted: dict[str, asyncio.Task[None]] = {}  # whether a candidate is on record, by its digest
-        self._results: dict[tuple[str, str], asyncio.Task[Result]] = {}  # by candidate's digest and item's id
+        # by digest, in the order of their first scoring
+        self._candidates: dict[str, Candidate] = {}
+        # whether a candidate is on record, by its digest
+        self._noted: dict[str, asyncio.Task[None]] = {}
+        # by candidate's digest and item's id
+        self._results: dict[tuple[str, str], asyncio.Task[Result]] = {}
         self._requests = 0
         self._stale = 0
 
@@ -81,7 +95,9 @@ class Evaluator:
     def left(self) -> int:
         """The metric calls that the search may still make."""
         first = sum((self.initial.digest, item.id) not in self._results for item in self.minibatch)
-        return max(0, self._options.budget_calls - self._counts.metric_calls - self._kept_back - first)
+        return max(
+            0, self._options.budget_calls - self._counts.metric_calls - self._kept_back - first
+        )
 
     @property
     def best(self) -> tuple[Candidate, float]:
@@ -95,12 +111,17 @@ class Evaluator:
         found = []
         for number, (digest, candidate) in enumerate(self._candidates.items()):
             tasks = [self._results.get((digest, item.id)) for item in self.minibatch]
-            if any(task is None or not task.done() or task.cancelled() or task.exception() for task in tasks):
+            if any(
+                task is None or not task.done() or task.cancelled() or task.exception()
+                for task in tasks
+            ):
                 continue
             scores = [graded.score for task in tasks if task and (graded := task.result().graded)]
             mean = fmean(scores) if scores else 0.0
             found.append((-mean, self._template.size(candidate), number, candidate))
-        return [(candidate, -mean) for mean, _, _, candidate in sorted(found, key=lambda each: each[:3])]
+        return [
+            (candidate, -mean) for mean, _, _, candidate in sorted(found, key=lambda each: each[:3])
+        ]
 
     async def score(self, candidate: Candidate, items: Sequence[Item] | None = None) -> Scored:
         """Scores the candidate on the minibatch, or on these train or validation items.
@@ -112,8 +133,14 @@ class Evaluator:
         items = self.minibatch if items is None else items
         if foreign := [item.id for item in items if item.id not in self._split]:
             raise ValueError(f"{foreign[0]} is neither a train nor a validation item")
-        refused = self._template.refusal(candidate) if candidate.digest not in self._candidates else ""
-        new = list({item.id: item for item in items if (candidate.digest, item.id) not in self._results}.values())
+        refused = (
+            self._template.refusal(candidate) if candidate.digest not in self._candidates else ""
+        )
+        new = list(
+            {
+                item.id: item for item in items if (candidate.digest, item.id) not in self._results
+            }.values()
+        )
         if refused or not new:
             self._counts.refused += bool(refused)
             self._count_stale()
@@ -129,7 +156,9 @@ class Evaluator:
             await self._graded(candidate, new[:room])
         return await self.known(candidate, items)
 
-    async def propose(self, messages: Sequence[Message], *, purpose: str = "propose") -> dict[str, Any]:
+    async def propose(
+        self, messages: Sequence[Message], *, purpose: str = "propose"
+    ) -> dict[str, Any]:
         """The reasoning model's reply: a JSON object with `prompts` (texts) or `failure_modes`.
 
         These are objects with `name`, `description` and `root_cause`. A reply with neither is asked for once more; {}
@@ -165,9 +194,14 @@ class Evaluator:
 
     async def known(self, candidate: Candidate, items: Sequence[Item] | None = None) -> Scored:
         """The known scores of the candidate on the minibatch, or on these items; makes no call."""
-        keys = {item.id: (candidate.digest, item.id) for item in (self.minibatch if items is None else items)}
+        keys = {
+            item.id: (candidate.digest, item.id)
+            for item in (self.minibatch if items is None else items)
+        }
         asked = {item: self._results[key] for item, key in keys.items() if key in self._results}
-        results = dict(zip(asked, await asyncio.gather(*map(asyncio.shield, asked.values())), strict=True))
+        results = dict(
+            zip(asked, await asyncio.gather(*map(asyncio.shield, asked.values())), strict=True)
+        )
         scores = {item: each.graded.score for item, each in results.items() if each.graded}
         replies = {item: each.reply for item, each in results.items()}
         reasons = {item: each.graded.reason for item, each in results.items() if each.graded}
@@ -209,7 +243,9 @@ class Evaluator:
         finalists = [candidate for candidate, _ in self.ranked if candidate != self.initial]
         means: dict[str, float] = {}
         for candidate in (self.initial, *finalists[:_FINALISTS]):
-            new = [item for item in self.validation if (candidate.digest, item.id) not in self._results]
+            new = [
+                item for item in self.validation if (candidate.digest, item.id) not in self._results
+            ]
             room = self._options.budget_calls - self._counts.metric_calls
             if len(new) > room:
                 continue
@@ -224,7 +260,11 @@ class Evaluator:
         order = [*self._candidates]
         ranked = sorted(
             better,
-            key=lambda digest: (-means[digest], self._template.size(self._candidates[digest]), order.index(digest)),
+            key=lambda digest: (
+                -means[digest],
+                self._template.size(self._candidates[digest]),
+                order.index(digest),
+            ),
         )
         return self._candidates[ranked[0]] if ranked else self.initial
 
@@ -254,7 +294,10 @@ class Evaluator:
             "unread": unread,
             "figures": await self._figures(winner, self._dataset.test) if test else {},
         })  # fmt: skip
-        metrics = {"metric_calls": float(counts.metric_calls), "reasoning_calls": float(counts.reasoning_calls)}
+        metrics = {
+            "metric_calls": float(counts.metric_calls),
+            "reasoning_calls": float(counts.reasoning_calls),
+        }
         if winner.digest in validation:
             metrics["validation"] = validation[winner.digest]
         if unread is not None:
@@ -263,13 +306,21 @@ class Evaluator:
         if word == "kept":
             notes.append("nothing beat the initial prompt on validation, so it is kept")
         if counts.cut > counts.replies / 10:
-            notes.append(f"{counts.cut} of {counts.replies} replies were cut at their longest; see --max-tokens")
-        return Verdict(word, score=test.mean if test else None, metrics=metrics, note="; ".join(notes))
+            notes.append(
+                f"{counts.cut} of {counts.replies} replies were cut at their longest; see --max-tokens"
+            )
+        return Verdict(
+            word, score=test.mean if test else None, metrics=metrics, note="; ".join(notes)
+        )
 
     async def _figures(self, candidate: Candidate, items: Sequence[Item]) -> dict[str, float]:
         """The metric's figures over all items."""
         results = [(item, await self._results[candidate.digest, item.id]) for item in items]
-        return dict(self._dataset.metric.over([(item, each.graded) for item, each in results if each.graded]))
+        return dict(
+            self._dataset.metric.over(
+                [(item, each.graded) for item, each in results if each.graded]
+            )
+        )
 
     async def _unread(self, candidate: Candidate) -> float | None:
         """The share of its replies to test items with an unreadable answer; None if none could be judged."""
@@ -313,12 +364,23 @@ class Evaluator:
         await self._noted[candidate.digest]
         try:
             reply = await self._ask(self._template.messages(candidate, item), None, purpose)
-        except PromptTooLong as error:  # the candidate's failure on this item, not the end of the search
+        except PromptTooLong as error:
+            # the candidate's failure on this item, not the end of the search
             reply = replace(error.reply, text="")
         self._counts.replies += 1
         self._counts.cut += reply.finish_reason == "length"
-        grade = partial(self._handles.grade, item.id, split=split, candidate=candidate.digest, call=float(reply.call))
-        ask_judge = partial(self._ask, model=JUDGE, purpose=JUDGE) if self._dataset.metric.asks_judge else None
+        grade = partial(
+            self._handles.grade,
+            item.id,
+            split=split,
+            candidate=candidate.digest,
+            call=float(reply.call),
+        )
+        ask_judge = (
+            partial(self._ask, model=JUDGE, purpose=JUDGE)
+            if self._dataset.metric.asks_judge
+            else None
+        )
         if reply.truncated == "reasoning":  # which is no answer, so not a wrong one either
             self._counts.faults += 1
             await grade(0.0, fault=LENGTH_REASONING)
@@ -330,10 +392,15 @@ class Evaluator:
             await grade(0.0, fault="unread")
             return Result(None, reply.text)
         score = await grade(graded.score, **graded.metrics)
-        return Result(graded._replace(score=score), reply.text)  # a resumed search goes on from the recorded scores
+        # a resumed search goes on from the recorded scores
+        return Result(graded._replace(score=score), reply.text)
 
     async def _ask(
-        self, messages: Sequence[Message], model: str | None = None, purpose: str = "", **sampling: Any
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        purpose: str = "",
+        **sampling: Any,
     ) -> Reply:
         async with self._at_once:
             reply = await self._handles.ask(messages, model, purpose, **sampling)
@@ -349,10 +416,14 @@ class Evaluator:
         self._require_money(0)
         return self._requests
 
-    async def _requested(self, messages: Sequence[Message], purpose: str, request: int, attempt: int) -> Reply:
+    async def _requested(
+        self, messages: Sequence[Message], purpose: str, request: int, attempt: int
+    ) -> Reply:
         role = "reasoning" if "reasoning" in self._handles.identity.arm.models else None
         seed = self._digest(request, attempt)
-        reply = await self._ask(messages, role, purpose, temperature=1.0, seed=seed, max_tokens=_REASONING_TOKENS)
+        reply = await self._ask(
+            messages, role, purpose, temperature=1.0, seed=seed, max_tokens=_REASONING_TOKENS
+        )
         self._counts.reasoning_calls += 1
         return reply
 
@@ -380,9 +451,13 @@ class Evaluator:
 
 
 @asynccontextmanager
-async def open_evaluator(dataset: Dataset, handles: ExperimentHandles, settings: Settings) -> AsyncIterator[Evaluator]:
+async def open_evaluator(
+    dataset: Dataset, handles: ExperimentHandles, settings: Settings
+) -> AsyncIterator[Evaluator]:
     """Opens the evaluator of one experiment."""
-    options = next((each for each in settings.own if isinstance(each, SearchOptions)), SearchOptions())
+    options = next(
+        (each for each in settings.own if isinstance(each, SearchOptions)), SearchOptions()
+    )
     seed = settings.seed + handles.identity.sample
     yield Evaluator(dataset, handles, options, seed=seed, max_cost=settings.max_experiment_cost)
 

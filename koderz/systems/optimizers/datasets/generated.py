@@ -29,14 +29,17 @@ class Generated:
 
     @property
     def preset(self) -> Preset:
-        return {split: Piece("generated", ITEMS * number, ITEMS) for number, split in enumerate(SPLITS)}
+        return {
+            split: Piece("generated", ITEMS * number, ITEMS) for number, split in enumerate(SPLITS)
+        }
 
     def items(self, name: str, seed: int) -> tuple[Item, ...]:
         """All items, no two equal or nearly so."""
         return _drawn(self.draw, name, seed)
 
 
-@cache  # verification, and a program that begins several runs, load the same datasets again and again
+# verification, and a program that begins several runs, load the same datasets again and again
+@cache
 def _drawn(draw: Draw, name: str, seed: int) -> tuple[Item, ...]:
     dice = random.Random(f"{name} {seed}")  # noqa: S311 repeatable on purpose
     items: list[Item] = []
@@ -64,12 +67,24 @@ _ASIDES = (
     "{b}, who watches, has {n} cousins.",
     "The house where {a} lives has number {n}.",
 )
-_MORE = ("{b} gives {a} {n} more {thing}.", "{a} finds {n} {thing} in a drawer.", "{a} buys another {n} {thing}.")
-_LESS = ("{a} gives {n} {thing} to {b}.", "{a} loses {n} {thing} on the way.", "{b} borrows {n} {thing} from {a}.")
-_TIMES = ("Over the year the {thing} that {a} has become {n} times as many.", "{a} swaps each of the {thing} for {n}.")
+_MORE = (
+    "{b} gives {a} {n} more {thing}.",
+    "{a} finds {n} {thing} in a drawer.",
+    "{a} buys another {n} {thing}.",
+)
+_LESS = (
+    "{a} gives {n} {thing} to {b}.",
+    "{a} loses {n} {thing} on the way.",
+    "{b} borrows {n} {thing} from {a}.",
+)
+_TIMES = (
+    "Over the year the {thing} that {a} has become {n} times as many.",
+    "{a} swaps each of the {thing} for {n}.",
+)
 _PRICE = "Each of the {thing} is sold for {n} dollars."
 _PARTS = ("{a} shares the {thing} equally among {n} boxes and keeps one box.",)
-_STEPS = {"chain": (5, 8), "distractor": (1, 7), "rate": (1, 4), "share": (1, 4)}  # the fewest and the most
+# the fewest and the most
+_STEPS = {"chain": (5, 8), "distractor": (1, 7), "rate": (1, 4), "share": (1, 4)}
 
 
 def _arithmetic(draw: random.Random, number: int) -> Item:
@@ -88,8 +103,14 @@ def _arithmetic(draw: random.Random, number: int) -> Item:
         steps.append(f"{value} {sign} {n} = {after}")
         value = after
     if kind == "distractor":
-        told.insert(draw.randint(1, len(told)), draw.choice(_ASIDES).format(**words, n=draw.randint(3, 80)))
-    asked = "How many dollars does {a} get?" if kind == "rate" else "How many {thing} does {a} have now?"
+        told.insert(
+            draw.randint(1, len(told)), draw.choice(_ASIDES).format(**words, n=draw.randint(3, 80))
+        )
+    asked = (
+        "How many dollars does {a} get?"
+        if kind == "rate"
+        else "How many {thing} does {a} have now?"
+    )
     answer = "\n".join([*steps, f"#### {value}"])
     return Item("", {"question": " ".join([*told, asked.format(**words)])}, answer, kind=kind)
 
@@ -116,16 +137,37 @@ _SAID: Mapping[str, tuple[str, ...]] = {"+": _MORE, "-": _LESS, "x": _TIMES, "/"
 
 _LABELS = ("billing", "delivery", "technical", "account")
 _CLEAR: Mapping[str, tuple[str, ...]] = {
-    "billing": ("the invoice of {day} lists {n} dollars twice", "my card was charged {n} dollars for the {thing}"),
-    "delivery": ("the parcel with the {thing} hasn't come since {day}", "my {n} {thing} were left with a neighbour"),
-    "technical": ("the page freezes when I open my {n} {thing}", "the app crashes with error {n} since {day}"),
+    "billing": (
+        "the invoice of {day} lists {n} dollars twice",
+        "my card was charged {n} dollars for the {thing}",
+    ),
+    "delivery": (
+        "the parcel with the {thing} hasn't come since {day}",
+        "my {n} {thing} were left with a neighbour",
+    ),
+    "technical": (
+        "the page freezes when I open my {n} {thing}",
+        "the app crashes with error {n} since {day}",
+    ),
     "account": ("I can't log in since {day}", "please change the address of customer {n}"),
 }
 _MIXED: Mapping[str, tuple[str, ...]] = {
-    "billing": ("the parcel with {n} {thing} is late, so I want my money back", "after error {n} I want a refund"),
-    "delivery": ("the app shows nothing, but where are my {n} {thing}", "I paid on {day}; when do the {thing} come"),
-    "technical": ("paying for {n} {thing} ends in an error", "the tracking of my {thing} crashes at step {n}"),
-    "account": ("error {n} appears when I enter my password", "I was billed on {day} under my old name {a} {n}"),
+    "billing": (
+        "the parcel with {n} {thing} is late, so I want my money back",
+        "after error {n} I want a refund",
+    ),
+    "delivery": (
+        "the app shows nothing, but where are my {n} {thing}",
+        "I paid on {day}; when do the {thing} come",
+    ),
+    "technical": (
+        "paying for {n} {thing} ends in an error",
+        "the tracking of my {thing} crashes at step {n}",
+    ),
+    "account": (
+        "error {n} appears when I enter my password",
+        "I was billed on {day} under my old name {a} {n}",
+    ),
 }
 _HELLO = (
     "Hello, this is {a} from {town}:",
@@ -147,16 +189,25 @@ def _label(draw: random.Random, number: int) -> Item:
     """A message with a label; every second one has a phrase that belongs to another label."""
     label, mixed = draw.choice(_LABELS), number % 2 == 0
     names = draw.sample(_NAMES, 2)
-    words = dict(zip("ab", names, strict=True)) | {"thing": draw.choice(_THINGS), "town": draw.choice(_TOWNS)}
+    words = dict(zip("ab", names, strict=True)) | {
+        "thing": draw.choice(_THINGS),
+        "town": draw.choice(_TOWNS),
+    }
     words |= dict(zip(("day", "other"), draw.sample(_DAYS, 2), strict=True))
-    numbers = {"n": draw.randint(2, 999), "m": draw.randint(10_000, 99_999), "few": draw.randint(2, 9)}
+    numbers = {
+        "n": draw.randint(2, 999),
+        "m": draw.randint(10_000, 99_999),
+        "few": draw.randint(2, 9),
+    }
     said = draw.choice((_MIXED if mixed else _CLEAR)[label])
     text = " ".join((draw.choice(_HELLO), f"{said}.", draw.choice(_BYE))).format(**words, **numbers)
     return Item("", {"text": text}, label, kind=f"{label}{' mixed' if mixed else ''}")
 
 
 GENERATED: Mapping[str, Generated] = {
-    "arithmetic": Generated("Solve the problem.", "{question}", NumberMetric(("levenshtein_ratio",)), _arithmetic),
+    "arithmetic": Generated(
+        "Solve the problem.", "{question}", NumberMetric(("levenshtein_ratio",)), _arithmetic
+    ),
     "labels": Generated(
         "Say what the message is about.",
         "{text}",

@@ -28,7 +28,11 @@ from koderz.systems.optimizers.datasets.published import PUBLISHED, TESTS, Judge
 from koderz.types import Message
 from koderz_tracker.files import MB, read_all, write_whole
 
-_NAMES: Mapping[str, str] = {"train": "train", "validation": "validation", "valid": "validation"} | {
+_NAMES: Mapping[str, str] = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+} | {
     "val": "validation",
     "dev": "validation",
     "test": "test",
@@ -55,7 +59,9 @@ class FileRows:
             for row in read_rows(file):
                 item = self.make(f"{self.dataset}/{self.name}/{number}", row)
                 if len(item.text) > _MOST_CHARACTERS:
-                    raise row.error(f"an item of more than {_MOST_CHARACTERS:,} characters isn't read")
+                    raise row.error(
+                        f"an item of more than {_MOST_CHARACTERS:,} characters isn't read"
+                    )
                 yield item
                 number += 1
 
@@ -79,9 +85,15 @@ def source_splits(
         for folder in (path, *(path / name for name in folders)):
             if found := _in_folder(folder, unnamed, usual):
                 if tests and (path / tests).is_dir():
-                    files = sorted(file for file in (path / tests).rglob("*") if file.is_file() and kind_of(file))
+                    files = sorted(
+                        file
+                        for file in (path / tests).rglob("*")
+                        if file.is_file() and kind_of(file)
+                    )
                     found |= {"test": files} if files else {}
-                return [FileRows(dataset, name, tuple(files), make) for name, files in found.items()]
+                return [
+                    FileRows(dataset, name, tuple(files), make) for name, files in found.items()
+                ]
         raise KoderzError(
             f"{path}: there is no train, validation or test file as {', '.join(KINDS)} (also .gz) for {dataset}"
         )
@@ -115,10 +127,16 @@ _NONE_HERE = (
 
 def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[str, ...]]:
     """The datasets, and notes on their choice. Raises KoderzError if one is unknown or missing."""
-    given = {name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)}
+    given = {
+        name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)
+    }
     if made_up := given.keys() & GENERATED.keys():
-        raise KoderzError(f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name")
-    added = {name: path for name in PUBLISHED if name not in given and (path := added_dataset(name))}
+        raise KoderzError(
+            f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name"
+        )
+    added = {
+        name: path for name in PUBLISHED if name not in given and (path := added_dataset(name))
+    }
     known = {**added, **given}
     places = {name: known[name] for name in (*PUBLISHED, *given) if name in known}
     notices: tuple[str, ...] = ()
@@ -137,7 +155,9 @@ def _load(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dat
     if name in places:
         return _own(name, places[name], options)
     known = ", ".join((*PUBLISHED, *GENERATED))
-    raise KoderzError(f"there is no dataset {name!r}; there are {known}, and your own by --dataset {name}=PATH")
+    raise KoderzError(
+        f"there is no dataset {name!r}; there are {known}, and your own by --dataset {name}=PATH"
+    )
 
 
 def _generated(name: str, options: DatasetOptions) -> Dataset:
@@ -145,7 +165,11 @@ def _generated(name: str, options: DatasetOptions) -> Dataset:
     made = GENERATED[name]
     items = [*made.items(name, options.data_seed)]
     found = cut(
-        name, {"generated": items}, _sized(made.preset, options), seed=options.data_seed, policy=options.on_leak
+        name,
+        {"generated": items},
+        _sized(made.preset, options),
+        seed=options.data_seed,
+        policy=options.on_leak,
     )
     return _dataset(
         name,
@@ -172,13 +196,21 @@ def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -
         cluster = row.cluster_by(options.cluster_column) if options.cluster_column else ""
         return replace(item, shares=(cluster,)) if cluster else item
 
-    usual = about.preset["test"].source if len({piece.source for piece in about.preset.values()}) == 1 else "train"
+    usual = (
+        about.preset["test"].source
+        if len({piece.source for piece in about.preset.values()}) == 1
+        else "train"
+    )
     tests = TESTS if about.tested else ""
-    sources = source_splits(name, places[name], make, usual, (about.config, "data"), about.unnamed, tests)
+    sources = source_splits(
+        name, places[name], make, usual, (about.config, "data"), about.unnamed, tests
+    )
     found = _cut(name, sources, about.preset, options, about.unlabelled)
     user = about.closed_book if options.closed_book and about.closed_book else about.user
     source = f"{about.source}, {places[name]}"
-    return _dataset(name, found, _system(about.instruction, user), options, source=source, licence=about.licence)
+    return _dataset(
+        name, found, _system(about.instruction, user), options, source=source, licence=about.licence
+    )
 
 
 def _own(name: str, place: Path, options: DatasetOptions) -> Dataset:
@@ -216,11 +248,15 @@ def _dataset(
     )
 
 
-def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: DatasetOptions) -> Metric:
+def metric_of(
+    name: str, splits: Mapping[SplitName, Sequence[Item]], options: DatasetOptions
+) -> Metric:
     """The chosen metric, else the dataset's own. Raises KoderzError if it can't score the items."""
     if options.metric == "opik":
         if name not in PUBLISHED:
-            raise KoderzError("--metric opik: the original of these benchmarks knows the published datasets alone")
+            raise KoderzError(
+                "--metric opik: the original of these benchmarks knows the published datasets alone"
+            )
         return PUBLISHED[name].original
     if options.metric:
         return chosen_metric(options.metric, [*chain.from_iterable(splits.values())])
@@ -229,7 +265,11 @@ def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: Da
 
 
 def _cut(
-    name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions, unlabelled: str = ""
+    name: str,
+    sources: list[FileRows],
+    preset: Preset,
+    options: DatasetOptions,
+    unlabelled: str = "",
 ) -> SplitDataset:
     rows = {each.name: each for each in sources}
     preset = _sized(_of_sources(name, preset, [*rows], unlabelled), options)
@@ -260,9 +300,17 @@ def _of_sources(name: str, preset: Preset, sources: list[str], unlabelled: str) 
 
 
 def _sized(preset: Preset, options: DatasetOptions) -> Preset:
-    given = {"train": options.train_items, "validation": options.validation_items, "test": options.test_items}
-    usual = {split: _TEST_MODE if options.test_mode else piece.size for split, piece in preset.items()}
-    return {split: piece._replace(size=given[split] or usual[split]) for split, piece in preset.items()}
+    given = {
+        "train": options.train_items,
+        "validation": options.validation_items,
+        "test": options.test_items,
+    }
+    usual = {
+        split: _TEST_MODE if options.test_mode else piece.size for split, piece in preset.items()
+    }
+    return {
+        split: piece._replace(size=given[split] or usual[split]) for split, piece in preset.items()
+    }
 
 
 def _system(instruction: str, user: str) -> tuple[Message, ...]:
@@ -286,14 +334,23 @@ def own_item(name: str, options: DatasetOptions) -> MakeItem:
     """A function that makes the items of one's own dataset from rows. Raises KoderzError if no columns are named."""
     inputs, output = options.input_columns, options.output_column
     if not inputs or not output:
-        raise KoderzError(f"{name} is a dataset of your own: name its columns with --input-column and --output-column")
+        raise KoderzError(
+            f"{name} is a dataset of your own: name its columns with --input-column and --output-column"
+        )
     if output in inputs:
-        raise KoderzError(f"--output-column {output}: prompts may show the --input-column ones, so it can't be one")
+        raise KoderzError(
+            f"--output-column {output}: prompts may show the --input-column ones, so it can't be one"
+        )
 
     def make(item_id: str, row: Row) -> Item:
         cluster = scalar(row, options.cluster_column) if options.cluster_column else row.cluster
         shares = (cluster,) if cluster else ()
-        return Item(item_id, {column: scalar(row, column) for column in inputs}, scalar(row, output), shares=shares)
+        return Item(
+            item_id,
+            {column: scalar(row, column) for column in inputs},
+            scalar(row, output),
+            shares=shares,
+        )
 
     return make
 
@@ -304,7 +361,9 @@ def plain_messages(columns: Collection[str]) -> tuple[Message, ...]:
     return {"role": "system", "content": "Answer."}, {"role": "user", "content": shown}
 
 
-def read_prompt(path: Path, usual: tuple[Message, ...], columns: Collection[str]) -> tuple[Message, ...]:
+def read_prompt(
+    path: Path, usual: tuple[Message, ...], columns: Collection[str]
+) -> tuple[Message, ...]:
     """The initial prompt in a file: a text replaces the instruction in `usual`, JSON is messages.
 
     Raises KoderzError for a file that can't be read, and for messages that aren't any or show no column.
@@ -323,9 +382,15 @@ def read_prompt(path: Path, usual: tuple[Message, ...], columns: Collection[str]
         )
     if not placeholders(said[-1]["content"], columns):
         known = ", ".join(f"{{{column}}}" for column in columns)
-        raise KoderzError(f"--initial-prompt {path}: its last message shows nothing of an item; there are {known}")
+        raise KoderzError(
+            f"--initial-prompt {path}: its last message shows nothing of an item; there are {known}"
+        )
     messages = tuple({"role": each["role"], "content": each["content"]} for each in said)
-    return messages if messages[0]["role"] == "system" else ({"role": "system", "content": ""}, *messages)
+    return (
+        messages
+        if messages[0]["role"] == "system"
+        else ({"role": "system", "content": ""}, *messages)
+    )
 
 
 def chosen_metric(name: str, items: Collection[Item]) -> Metric:
@@ -343,7 +408,9 @@ def chosen_metric(name: str, items: Collection[Item]) -> Metric:
             return LabelMetric()
         labels = sorted({item.gold for item in items})
         if len(labels) > _MOST_LABELS:
-            raise KoderzError(f"--metric {name}: there may be {_MOST_LABELS} labels, not the {len(labels)} here")
+            raise KoderzError(
+                f"--metric {name}: there may be {_MOST_LABELS} labels, not the {len(labels)} here"
+            )
         return LabelMetric(Labels({label: (label,) for label in labels}, is_cased=name == "choice"))
     beside = {"exact_match": ("f1",), "f1": ("exact_match",)}.get(name, ())
     if name == "number":

@@ -34,7 +34,10 @@ class SearchOptions:
         bounds=(1, 10_000_000),
     )
     item_concurrency: int = option(
-        4, "Requests in flight at most of one experiment, whatever they are for.", "N", bounds=(1, 1024)
+        4,
+        "Requests in flight at most of one experiment, whatever they are for.",
+        "N",
+        bounds=(1, 1024),
     )
     reasoning_model: str | None = option(
         None,
@@ -44,10 +47,16 @@ class SearchOptions:
         names_models=True,
     )
     reasoning: bool = option(
-        True, "Search without a model that writes prompts, where the optimizer can.", role="reasoning"
+        True,
+        "Search without a model that writes prompts, where the optimizer can.",
+        role="reasoning",
     )
     judge_model: str | None = option(
-        None, "The model that judges replies, for metrics that ask one.", "MODEL", role="judge", names_models=True
+        None,
+        "The model that judges replies, for metrics that ask one.",
+        "MODEL",
+        role="judge",
+        names_models=True,
     )
 
 
@@ -76,10 +85,14 @@ def require_budget(dataset: str, validation: int, budget: int) -> None:
         )
 
 
-def expected_calls(dataset: Dataset, options: SearchOptions, *, is_baseline: bool) -> list[Expected]:
+def expected_calls(
+    dataset: Dataset, options: SearchOptions, *, is_baseline: bool
+) -> list[Expected]:
     """The calls of one experiment; those of a search range from the last pass alone to the whole budget."""
     characters = sum(len(str(each["content"])) for each in dataset.messages)
-    an_item = (characters + sum(len(item.text) for item in dataset.test) / len(dataset.test)) / _CHARS_A_TOKEN
+    an_item = (
+        characters + sum(len(item.text) for item in dataset.test) / len(dataset.test)
+    ) / _CHARS_A_TOKEN
     test, validation = len(dataset.test), len(dataset.validation)
     items = (test, test) if is_baseline else (validation, options.budget_calls + test)
     found = [_calls(MAIN, items, (an_item, an_item if is_baseline else 4 * an_item), _REPLY_TOKENS)]
@@ -93,7 +106,10 @@ def expected_calls(dataset: Dataset, options: SearchOptions, *, is_baseline: boo
 
 
 def _calls(
-    role: str, calls: tuple[float, float], tokens_in: tuple[float, float], tokens_out: tuple[float, float]
+    role: str,
+    calls: tuple[float, float],
+    tokens_in: tuple[float, float],
+    tokens_out: tuple[float, float],
 ) -> Expected:
     """A number of calls, with the tokens of each."""
     least, most = calls
@@ -107,7 +123,17 @@ def _calls(
     )
 
 
-METRICS = ("number", "exact_match", "f1", "choice", "label", "rougeL", "levenshtein_ratio", "judge", "opik")
+METRICS = (
+    "number",
+    "exact_match",
+    "f1",
+    "choice",
+    "label",
+    "rougeL",
+    "levenshtein_ratio",
+    "judge",
+    "opik",
+)
 
 
 def _wrong_places(words: Iterable[str]) -> str:
@@ -125,7 +151,10 @@ class DatasetOptions(SearchOptions):
     """The choice of items, their scoring, and the initial prompt."""
 
     demo_datasets: tuple[str, ...] = option(
-        (), "The datasets. Default: those of the published ones that are found.", "NAME", listed=True
+        (),
+        "The datasets. Default: those of the published ones that are found.",
+        "NAME",
+        listed=True,
     )
     dataset: tuple[str, ...] = option(
         (),
@@ -136,13 +165,21 @@ class DatasetOptions(SearchOptions):
         names_files=True,
         instead=True,
     )
-    data_seed: int = option(42, "Seed of the shuffle that items are cut from.", "N", bounds=(0, 2**31 - 1))
-    train_items: int | None = option(None, "Items of train. Default: the dataset's own.", "N", bounds=(1, 1_000_000))
-    validation_items: int | None = option(None, "Items of validation, likewise.", "N", bounds=(1, 1_000_000))
+    data_seed: int = option(
+        42, "Seed of the shuffle that items are cut from.", "N", bounds=(0, 2**31 - 1)
+    )
+    train_items: int | None = option(
+        None, "Items of train. Default: the dataset's own.", "N", bounds=(1, 1_000_000)
+    )
+    validation_items: int | None = option(
+        None, "Items of validation, likewise.", "N", bounds=(1, 1_000_000)
+    )
     test_items: int | None = option(None, "Items of test, likewise.", "N", bounds=(1, 1_000_000))
     test_mode: bool = option(False, "Five items a split: fast, and no comparison.")
     on_leak: Literal["drop", "refuse", "keep"] = option(
-        "drop", "What becomes of items whose text stands in another split: drop, refuse or keep.", "WORD"
+        "drop",
+        "What becomes of items whose text stands in another split: drop, refuse or keep.",
+        "WORD",
     )
     metric: str | None = option(
         None,
@@ -152,9 +189,14 @@ class DatasetOptions(SearchOptions):
         risk=lambda name: RUNS_CODE if ":" in name else "",
     )
     input_columns: tuple[str, ...] = option(
-        (), "A column of one's own dataset that a prompt may show; repeatable.", "NAME", flags=("--input-column",)
+        (),
+        "A column of one's own dataset that a prompt may show; repeatable.",
+        "NAME",
+        flags=("--input-column",),
     )
-    output_column: str | None = option(None, "The column of one's own dataset that holds what is right.", "NAME")
+    output_column: str | None = option(
+        None, "The column of one's own dataset that holds what is right.", "NAME"
+    )
     cluster_column: str | None = option(
         None,
         "The column that says which items belong together, such as their text. Default: of one's own cluster, if any.",

@@ -29,7 +29,8 @@ class Item:
     gold: str  # what is right, as the source says it
     options: Mapping[str, str] = field(default_factory=dict)  # of a choice: texts by label
     kind: str = ""  # of a generated item, for the simulated model alone
-    shares: tuple[str, ...] = ()  # passages and the like that it may have in common with other items
+    # passages and the like that it may have in common with other items
+    shares: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -67,7 +68,8 @@ class DatasetRecord(msgspec.Struct, frozen=True):
     splits: Mapping[str, SplitRecord] = {}
     leakage: LeakageRecord | None = None
     notes: Sequence[str] = ()
-    clusters: Mapping[str, str] = {}  # of the test items that share a passage or the like with others
+    # of the test items that share a passage or the like with others
+    clusters: Mapping[str, str] = {}
 
 
 DatasetRecords = dict[str, DatasetRecord]
@@ -84,7 +86,8 @@ class Leakage:
 
     policy: OnLeak
     exact: Mapping[SplitName, int]  # equal after normalising
-    near: Mapping[SplitName, int]  # not equal, but with at least 0.8 of their 5-word shingles in common
+    # not equal, but with at least 0.8 of their 5-word shingles in common
+    near: Mapping[SplitName, int]
 
     @property
     def total(self) -> tuple[int, int]:
@@ -100,8 +103,10 @@ class Dataset:
     source: str  # where its rows come from
     licence: str
     splits: Mapping[SplitName, tuple[Item, ...]]
-    messages: tuple[Message, ...]  # the initial prompt with {column} placeholders, without the format line
-    format_line: str  # what the metric looks for, said at the end of every prompt's system message; may be empty
+    # the initial prompt with {column} placeholders, without the format line
+    messages: tuple[Message, ...]
+    # what the metric looks for, said at the end of every prompt's system message; may be empty
+    format_line: str
     metric: Metric
     leakage: Leakage
     generated: bool = False

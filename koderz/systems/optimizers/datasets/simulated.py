@@ -29,14 +29,27 @@ class Rule(NamedTuple):
 
 
 RULES: Mapping[str, Rule] = {
-    "distractor": Rule("Leave out every number that is not needed.", r"not need|leave out|irrelevant|ignore"),
+    "distractor": Rule(
+        "Leave out every number that is not needed.", r"not need|leave out|irrelevant|ignore"
+    ),
     "chain": Rule("Write down the result of each step before the next one.", r"\bsteps?\b"),
     "rate": Rule("Multiply where something is sold for so much each.", r"multipl"),
     "share": Rule("Divide where something is shared equally.", r"divid|equally"),
-    "billing": Rule("Whoever wants money back or disputes a charge means billing.", r"(money|refund|charge).*billing"),
-    "delivery": Rule("Whoever asks where goods are or when they come means delivery.", r"(where|when|come).*delivery"),
-    "technical": Rule("Something that crashes or ends in an error means technical.", r"(crash|error).*technical"),
-    "account": Rule("Names, passwords and addresses of customers mean account.", r"(name|password|address).*account"),
+    "billing": Rule(
+        "Whoever wants money back or disputes a charge means billing.",
+        r"(money|refund|charge).*billing",
+    ),
+    "delivery": Rule(
+        "Whoever asks where goods are or when they come means delivery.",
+        r"(where|when|come).*delivery",
+    ),
+    "technical": Rule(
+        "Something that crashes or ends in an error means technical.", r"(crash|error).*technical"
+    ),
+    "account": Rule(
+        "Names, passwords and addresses of customers mean account.",
+        r"(name|password|address).*account",
+    ),
     "detail": Rule("Look at every detail before you answer.", r"detail"),
     "doubt": Rule("Doubt what sounds familiar.", r"doubt|familiar"),
     "source": Rule("Rest on what is given alone.", r"given|source|context"),
@@ -45,20 +58,36 @@ RULES: Mapping[str, Rule] = {
 _OF_OTHERS = ("detail", "doubt", "source", "choice")  # kinds of items that aren't generated
 
 _BASE, _MIXED = 0.4, 0.25  # chance of an item, and of one that is ambiguous
-_BY_RULE, _BY_EXAMPLE, _EXAMPLES = 0.4, 0.1, 3  # how much is added, and by how many examples at most
+# how much is added, and by how many examples at most
+_BY_RULE, _BY_EXAMPLE, _EXAMPLES = 0.4, 0.1, 3
 _SPREAD = 0.15  # how much easier or harder an item may be
 _MOST = 0.95
 
 _WANTED = re.compile(r"^Reply with a JSON object.*\Z", re.MULTILINE | re.DOTALL)
-_REFLECTION = re.compile(r"^```\n(.*?)\n```$.*``` blocks\.?\s*\Z", re.MULTILINE | re.DOTALL)  # as gepa asks
+# as gepa asks
+_REFLECTION = re.compile(r"^```\n(.*?)\n```$.*``` blocks\.?\s*\Z", re.MULTILINE | re.DOTALL)
 _INPUTS = re.compile(r"^## Inputs\n(.*?)\n\n## Generated Outputs$", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"<instruction>\n(.*?)\n</instruction>", re.DOTALL)
 _ITEM = re.compile(r'<item id="([^"\n]+)">')
 _MODE = re.compile(r'<mode name="([^"\n]+)">')
 _COUNT = re.compile(r"Write (\d+) instruction")
 _BETWEEN = re.compile(r"<(gold|reply)>\n(.*?)\n</\1>", re.DOTALL)
-_OPENINGS = ("Take your time.", "You are an expert.", "Be precise.", "Think first.", "Work with care.", "Stay calm.")
-_CLOSINGS = ("Check the result.", "Be brief.", "Give one answer.", "Say it plainly.", "Read it twice.", "Do your best.")
+_OPENINGS = (
+    "Take your time.",
+    "You are an expert.",
+    "Be precise.",
+    "Think first.",
+    "Work with care.",
+    "Stay calm.",
+)
+_CLOSINGS = (
+    "Check the result.",
+    "Be brief.",
+    "Give one answer.",
+    "Say it plainly.",
+    "Read it twice.",
+    "Do your best.",
+)
 _SUFFIX = 24  # characters by which an item is looked up
 
 
@@ -85,7 +114,9 @@ class SimulatedReader:
             return json.dumps({"score": round(score, 3), "reason": "by the words that both have"})
         if wanted:
             draw = random.Random(_digest(asked, getattr(sampling, "seed", None)))  # noqa: S311 repeatable on purpose
-            return json.dumps(self._modes(asked) if '"failure_modes"' in wanted[0] else self._prompts(asked, draw))
+            return json.dumps(
+                self._modes(asked) if '"failure_modes"' in wanted[0] else self._prompts(asked, draw)
+            )
         if reflection := _REFLECTION.search(asked):
             return self._reflected(asked, reflection[1], getattr(sampling, "seed", None))
         found = self._find(asked)
@@ -94,14 +125,23 @@ class SimulatedReader:
         varied = sampling.seed if getattr(sampling, "temperature", None) else None
         return self._answer(*found, messages, varied)
 
-    def _answer(self, dataset: Dataset, item: Item, messages: Sequence[Message], varied: int | None) -> str:
+    def _answer(
+        self, dataset: Dataset, item: Item, messages: Sequence[Message], varied: int | None
+    ) -> str:
         instruction = " ".join(text_of(each) for each in messages if each["role"] == "system")
-        shown = [found[1] for each in messages[:-1] if each["role"] == "user" if (found := self._find(text_of(each)))]
+        shown = [
+            found[1]
+            for each in messages[:-1]
+            if each["role"] == "user"
+            if (found := self._find(text_of(each)))
+        ]
         examples = sum(kind_of(each) == kind_of(item) for each in shown)
         own = random.Random(item.id)  # noqa: S311 repeatable on purpose
         chance = _MIXED if item.kind.endswith("mixed") else _BASE
         chance += own.uniform(-_SPREAD, _SPREAD)
-        chance += _BY_RULE * _has_rule(instruction, kind_of(item)) + _BY_EXAMPLE * min(examples, _EXAMPLES)
+        chance += _BY_RULE * _has_rule(instruction, kind_of(item)) + _BY_EXAMPLE * min(
+            examples, _EXAMPLES
+        )
         drawn = random.Random(_digest(instruction, [each.id for each in shown], item.id, varied))  # noqa: S311
         is_right = drawn.random() < min(chance, _MOST)
         return dataset.metric.demonstrated(item if is_right else _wrong(dataset, item, drawn))
@@ -118,25 +158,35 @@ class SimulatedReader:
         """A new instruction in a fence, mostly with a rule for one of the shown items."""
         draw = random.Random(_digest(asked, seed))  # noqa: S311 repeatable on purpose
         items = [found[1] for shown in _INPUTS.findall(asked) if (found := self._find(shown))]
-        return f"```\n{_rewritten([instruction], list(dict.fromkeys(map(kind_of, items))), draw)}\n```"
+        return (
+            f"```\n{_rewritten([instruction], list(dict.fromkeys(map(kind_of, items))), draw)}\n```"
+        )
 
     def _modes(self, asked: str) -> dict[str, Any]:
         modes = [
-            {"name": kind, "description": f"It fails on {kind} items.", "root_cause": f"No rule for {kind} items."}
+            {
+                "name": kind,
+                "description": f"It fails on {kind} items.",
+                "root_cause": f"No rule for {kind} items.",
+            }
             for kind in self._kinds(_INSTRUCTION.sub("", asked))
         ]
         return {"failure_modes": modes}
 
     def _kinds(self, shown: str) -> list[str]:
         """The kinds of the items and failure modes in a request, the most frequent first."""
-        items = [kind_of(self._items[each][1]) for each in _ITEM.findall(shown) if each in self._items]
+        items = [
+            kind_of(self._items[each][1]) for each in _ITEM.findall(shown) if each in self._items
+        ]
         kinds = items + [name for name in _MODE.findall(shown) if name in RULES]
         return sorted(dict.fromkeys(kinds), key=kinds.count, reverse=True)
 
     def _find(self, asked: str) -> tuple[Dataset, Item] | None:
         asked = asked.rstrip()
         for length in self._lengths:
-            known = [each for each in self._by_end.get(asked[-length:], ()) if asked.endswith(each[0])]
+            known = [
+                each for each in self._by_end.get(asked[-length:], ()) if asked.endswith(each[0])
+            ]
             if known:
                 return self._items[max(known, key=lambda each: len(each[0]))[1]]
         return None
@@ -171,7 +221,9 @@ def _wrong(dataset: Dataset, item: Item, draw: random.Random) -> Item:
 def _rewritten(instructions: Sequence[str], kinds: Sequence[str], draw: random.Random) -> str:
     base, *others = instructions
     missing = [kind for kind in kinds if not _has_rule(base, kind)]
-    added = [RULES[kind].sentence for kind in draw.sample(missing, min(len(missing), draw.randint(1, 2)))]
+    added = [
+        RULES[kind].sentence for kind in draw.sample(missing, min(len(missing), draw.randint(1, 2)))
+    ]
     if not kinds or draw.random() < 0.2:
         added = [draw.choice(_OPENINGS), draw.choice(_CLOSINGS)]
     taken = [rule.sentence for other in others for rule in RULES.values() if rule.sentence in other]

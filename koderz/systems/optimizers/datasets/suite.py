@@ -21,7 +21,11 @@ from koderz.suites.suite import ExperimentContext, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.loading import load_datasets, metric_of, write_rows
-from koderz.systems.optimizers.datasets.options import DatasetOptions, expected_calls, require_budget
+from koderz.systems.optimizers.datasets.options import (
+    DatasetOptions,
+    expected_calls,
+    require_budget,
+)
 from koderz.systems.optimizers.datasets.payload import (
     SPLITS,
     Dataset,
@@ -58,7 +62,10 @@ class DatasetSuite(Suite):
 
     def __init__(self, datasets: Sequence[Dataset], notices: Sequence[str] = ()) -> None:
         self.tasks = tuple(map(_task, datasets))
-        self.notices = (*notices, *(f"{each.name}: {note}" for each in datasets for note in each.notes))
+        self.notices = (
+            *notices,
+            *(f"{each.name}: {note}" for each in datasets for note in each.notes),
+        )
         self.source = "; ".join(f"{each.name}: {each.source}" for each in datasets)
         self.asks_judge = any(each.metric.asks_judge for each in datasets)
         own = [each.metric.digest for each in datasets if isinstance(each.metric, OwnMetric)]
@@ -74,7 +81,8 @@ class DatasetSuite(Suite):
         options: DatasetOptions = source.options or DatasetOptions()
         if part := source.part:
             options = replace(options, dataset=(f"{part}={source.dataset}",), demo_datasets=(part,))
-            options = replace(options, train_items=1, validation_items=1, test_items=1)  # all rows are read
+            # all rows are read
+            options = replace(options, train_items=1, validation_items=1, test_items=1)
         elif source.dataset is not None:
             return cls(unpacked(source.dataset, options))
         return cls(*load_datasets(options))
@@ -85,7 +93,9 @@ class DatasetSuite(Suite):
 
     def expected(self, task: Task[Dataset], solver: Any, settings: Settings) -> list[Expected]:
         """The calls of one experiment: of the test alone, or of a search and the test."""
-        return expected_calls(task.payload, settings.of(DatasetOptions), is_baseline=solver.name == BASELINE)
+        return expected_calls(
+            task.payload, settings.of(DatasetOptions), is_baseline=solver.name == BASELINE
+        )
 
     def details(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> dict[str, Any]:
         """The record of each dataset. Raises KoderzError if the budget of metric calls is too small."""
@@ -115,8 +125,15 @@ class DatasetSuite(Suite):
 
 
 def _task(dataset: Dataset) -> Task[Dataset]:
-    known = [*dataset.digests.values(), *map(str, dataset.messages), dataset.format_line, repr(dataset.metric)]
-    return Task(dataset.name, payload=dataset, needs=frozenset({EVALUATOR}), digest=task_digest(*known))
+    known = [
+        *dataset.digests.values(),
+        *map(str, dataset.messages),
+        dataset.format_line,
+        repr(dataset.metric),
+    ]
+    return Task(
+        dataset.name, payload=dataset, needs=frozenset({EVALUATOR}), digest=task_digest(*known)
+    )
 
 
 def described(dataset: Dataset) -> dict[str, Any]:
@@ -135,7 +152,12 @@ def described(dataset: Dataset) -> dict[str, Any]:
         messages=list(dataset.messages),
         format_line=dataset.format_line,
         splits={
-            split: SplitRecord(digests[split], len(dataset.splits[split]), leakage.exact[split], leakage.near[split])
+            split: SplitRecord(
+                digests[split],
+                len(dataset.splits[split]),
+                leakage.exact[split],
+                leakage.near[split],
+            )
             for split in SPLITS
         },
         leakage=LeakageRecord(exact, near, leakage.policy),
@@ -151,7 +173,9 @@ def packed(datasets: Sequence[Dataset]) -> bytes:
     names = [field.name for field in fields(Dataset) if field.name != "metric"]
     content = {
         "datasets": [{name: getattr(each, name) for name in names} for each in datasets],
-        "metric": next((each.metric.source for each in datasets if isinstance(each.metric, OwnMetric)), ""),
+        "metric": next(
+            (each.metric.source for each in datasets if isinstance(each.metric, OwnMetric)), ""
+        ),
     }
     return gzip.compress(msgspec.json.encode(content), mtime=0)
 
@@ -163,7 +187,9 @@ def unpacked(path: Path, options: DatasetOptions) -> tuple[Dataset, ...]:
         with _metric_at_hand(options, content["metric"]) as at_hand:
             return tuple(_dataset(about, at_hand) for about in content["datasets"])
     except (OSError, EOFError, TypeError, KeyError, msgspec.MsgspecError) as error:
-        raise KoderzError(f"{path} holds no packed datasets ({error}); name a dataset as NAME=PATH") from None
+        raise KoderzError(
+            f"{path} holds no packed datasets ({error}); name a dataset as NAME=PATH"
+        ) from None
 
 
 @contextmanager
@@ -180,7 +206,9 @@ def _metric_at_hand(options: DatasetOptions, source: str) -> Iterator[DatasetOpt
 
 
 def _dataset(about: dict[str, Any], options: DatasetOptions) -> Dataset:
-    splits: dict[SplitName, tuple[Item, ...]] = msgspec.convert(about["splits"], dict[SplitName, tuple[Item, ...]])
+    splits: dict[SplitName, tuple[Item, ...]] = msgspec.convert(
+        about["splits"], dict[SplitName, tuple[Item, ...]]
+    )
     about |= {name: tuple(about[name]) for name in ("messages", "notes")}
     about |= {"splits": splits, "leakage": msgspec.convert(about["leakage"], Leakage)}
     return Dataset(**about, metric=metric_of(about["name"], splits, options))

@@ -20,7 +20,12 @@ async def none(evaluator: Evaluator) -> None:
 
 @solver(roles=("reasoning",), prompts=prompts_of("random_search"), differs=DIFFERS["random_search"])
 async def random_search(
-    evaluator: Evaluator, prompts: Prompts, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0
+    evaluator: Evaluator,
+    prompts: Prompts,
+    *,
+    min_examples: int = 2,
+    max_examples: int = 7,
+    max_trials: int = 0,
 ) -> str:
     """Scores random sets of train examples and paraphrases of the initial prompt in turn; `max_trials` 0: no limit."""
     writer = InstructionWriter(evaluator, prompts)
@@ -35,6 +40,8 @@ async def random_search(
             await evaluator.score(evaluator.initial.with_demos(evaluator.random.sample(ids, count)))
             continue
         instruction = evaluator.initial.instruction
-        for candidate in await writer.written("random_search-paraphrase", 1, instruction=instruction):
+        for candidate in await writer.written(
+            "random_search-paraphrase", 1, instruction=instruction
+        ):
             await evaluator.score(candidate)
     return "limit"

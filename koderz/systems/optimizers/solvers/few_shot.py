@@ -21,12 +21,17 @@ _REPORT = 10  # items after which a trial may be given up
 
 
 @solver(roles=(), differs=DIFFERS["few_shot"])
-async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0) -> str:
+async def few_shot(
+    evaluator: Evaluator, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0
+) -> str:
     """Tries sets of `min_examples` to `max_examples` train items, or none; `max_trials` 0: without limit."""
     from optuna.trial import TrialState
 
     if not evaluator.examples:
-        raise Fault("few_shot has nothing to show: no train item of this dataset has a right reply", cause="data")
+        raise Fault(
+            "few_shot has nothing to show: no train item of this dataset has a right reply",
+            cause="data",
+        )
     study = _study(evaluator.random.getrandbits(31))
     pool = evaluator.random.sample(evaluator.examples, min(_POOL, len(evaluator.examples)))
     most = min(max_examples, len(pool))
@@ -35,8 +40,13 @@ async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples:
     while not max_trials or len(study.trials) < max_trials:
         trial = study.ask()
         count = trial.suggest_categorical("n", [0, *range(min(min_examples, most), most + 1)])
-        slots = [trial.suggest_categorical(f"example {slot}", [*range(len(pool))]) for slot in range(most)]
-        candidate = evaluator.initial.with_demos([pool[slot] for slot in dict.fromkeys(slots[:count])])
+        slots = [
+            trial.suggest_categorical(f"example {slot}", [*range(len(pool))])
+            for slot in range(most)
+        ]
+        candidate = evaluator.initial.with_demos(
+            [pool[slot] for slot in dict.fromkeys(slots[:count])]
+        )
         if candidate.digest in tried:
             await evaluator.score(candidate, evaluator.minibatch[:_REPORT])  # it brings nothing new
         else:
@@ -65,5 +75,7 @@ def _study(seed: int) -> Any:
         warnings.simplefilter("ignore")  # that `multivariate` is experimental
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
     return optuna.create_study(
-        direction="maximize", sampler=sampler, pruner=optuna.pruners.MedianPruner(n_startup_trials=3)
+        direction="maximize",
+        sampler=sampler,
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
     )

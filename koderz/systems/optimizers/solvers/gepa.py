@@ -34,7 +34,9 @@ _PART = "system"
 
 def _at_hand(*about: Any) -> Mapping[str, Any]:
     if find_spec("gepa") is None:
-        raise KoderzError(f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}")
+        raise KoderzError(
+            f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}"
+        )
     return needs_writer("gepa")(*about)
 
 
@@ -71,7 +73,11 @@ async def gepa(
     bridge = _Bridge()
     own = InstructionWriter(evaluator, prompts) if reflection_prompt == "koderz" else None
     adapter: Any = _Adapter(evaluator, own, bridge)
-    asking = {"custom_candidate_proposer": adapter.propose} if own else {"reflection_lm": adapter.reflect}
+    asking = (
+        {"custom_candidate_proposer": adapter.propose}
+        if own
+        else {"reflection_lm": adapter.reflect}
+    )
     seed = evaluator.random.getrandbits(31)
 
     def search() -> None:
@@ -142,11 +148,15 @@ class _Adapter:
 
     propose_new_texts = None
 
-    def __init__(self, evaluator: Evaluator, writer: InstructionWriter | None, bridge: _Bridge) -> None:
+    def __init__(
+        self, evaluator: Evaluator, writer: InstructionWriter | None, bridge: _Bridge
+    ) -> None:
         """`writer` asks with koderz' own prompt; with None the package asks with its own."""
         self._evaluator, self._writer, self._bridge = evaluator, writer, bridge
 
-    def evaluate(self, batch: Sequence[Item], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
+    def evaluate(
+        self, batch: Sequence[Item], candidate: Mapping[str, str], capture_traces: bool = False
+    ) -> Any:
         """The candidate's scores on a batch; 0 if a reply can't be judged."""
         from gepa.core.adapter import EvaluationBatch
 
@@ -154,7 +164,9 @@ class _Adapter:
         scored = self._bridge(self._evaluator.score(prompt, batch))
         replies = [scored.replies.get(item.id, "") for item in batch]
         scores = [scored.scores.get(item.id, 0.0) for item in batch]
-        return EvaluationBatch(replies, scores, [(item, scored) for item in batch] if capture_traces else None)
+        return EvaluationBatch(
+            replies, scores, [(item, scored) for item in batch] if capture_traces else None
+        )
 
     def make_reflective_dataset(
         self,
@@ -194,7 +206,9 @@ class _Adapter:
         items = "\n\n".join(each["item"] for each in reflective_dataset[_PART])
         mean = self._bridge(self._evaluator.known(prompt)).mean
         shown = shown_instructions([(prompt, mean)])
-        found = self._bridge(self._writer.written("gepa-reflection", 1, instructions=shown, items=items))
+        found = self._bridge(
+            self._writer.written("gepa-reflection", 1, instructions=shown, items=items)
+        )
         return {_PART: found[0].instruction if found else candidate[_PART]}
 
 

@@ -53,7 +53,9 @@ async def meta_prompt(
         fame = evaluator.ranked[:hall_of_fame]
         if number % synthesis_round_interval == 0 and len(fame) > 1:
             found = await writer.written(
-                "meta_prompt-synthesis", synthesis_prompts_per_round, instructions=shown_instructions(fame)
+                "meta_prompt-synthesis",
+                synthesis_prompts_per_round,
+                instructions=shown_instructions(fame),
             )
         else:
             found = await writer.written(
@@ -106,7 +108,9 @@ async def hierarchical_reflective(
         before = mean
         scored = await evaluator.score(best, drawn)
         failures = failing(drawn, scored)
-        batches = [failures[start : start + batch_size] for start in range(0, len(failures), batch_size)]
+        batches = [
+            failures[start : start + batch_size] for start in range(0, len(failures), batch_size)
+        ]
         modes = await _modes(writer, best, mean, [shown_items(batch, scored) for batch in batches])
         for mode in modes:
             for _ in range(max_retries):
@@ -125,23 +129,33 @@ async def hierarchical_reflective(
     return "limit"
 
 
-async def _modes(writer: InstructionWriter, best: Candidate, mean: float, batches: list[str]) -> Modes:
+async def _modes(
+    writer: InstructionWriter, best: Candidate, mean: float, batches: list[str]
+) -> Modes:
     """The failure modes, found in each batch and then merged."""
     shown = shown_instructions([(best, mean)])
     found = await asyncio.gather(
         *(
-            writer.failure_modes("hierarchical_reflective-analysis", instructions=shown, items=items)
+            writer.failure_modes(
+                "hierarchical_reflective-analysis", instructions=shown, items=items
+            )
             for items in batches
         )
     )
     modes = [mode for batch in found for mode in batch]
     if len(found) < 2 or not modes:
         return modes
-    return await writer.failure_modes("hierarchical_reflective-synthesis", modes="\n\n".join(map(_shown, modes)))
+    return await writer.failure_modes(
+        "hierarchical_reflective-synthesis", modes="\n\n".join(map(_shown, modes))
+    )
 
 
 async def _against(
-    evaluator: Evaluator, writer: InstructionWriter, mode: dict[str, str], best: Candidate, mean: float
+    evaluator: Evaluator,
+    writer: InstructionWriter,
+    mode: dict[str, str],
+    best: Candidate,
+    mean: float,
 ) -> tuple[Candidate, float]:
     """A candidate against one kind of failure, with its mean on the minibatch."""
     shown = shown_instructions([(best, mean)])
@@ -197,7 +211,14 @@ async def evolutionary_optimizer(
 class _Evolution:
     """A population of candidates with their fitness, the mean on the minibatch."""
 
-    def __init__(self, evaluator: Evaluator, prompts: Prompts, tournament: int, crossover: float, mutation: float):
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        prompts: Prompts,
+        tournament: int,
+        crossover: float,
+        mutation: float,
+    ):
         self.trials = 0
         self._evaluator, self._random = evaluator, evaluator.random
         self._writer = InstructionWriter(evaluator, prompts)
@@ -248,14 +269,22 @@ class _Evolution:
 
     async def _written(self, name: str, parents: list[Candidate], count: int) -> list[Candidate]:
         shown = [(parent, self._fitness.get(parent, 0.0)) for parent in parents]
-        known = next((parent for parent in parents if parent in self._fitness), self._evaluator.initial)
+        known = next(
+            (parent for parent in parents if parent in self._fitness), self._evaluator.initial
+        )
         items = await shown_failures(self._evaluator, known, _EXAMPLES)
-        return await self._writer.written(name, count, instructions=shown_instructions(shown), items=items)
+        return await self._writer.written(
+            name, count, instructions=shown_instructions(shown), items=items
+        )
 
     def _by_sentences(self, one: Candidate, other: Candidate) -> Candidate:
         """A child with sentences of both parents; if it equals a parent, in another order."""
         sentences = [re.split(r"(?<=[.!?])\s+", each.instruction) for each in (one, other)]
-        mixed = list(dict.fromkeys(each for parent in sentences for each in parent if self._random.random() < 0.7))
+        mixed = list(
+            dict.fromkeys(
+                each for parent in sentences for each in parent if self._random.random() < 0.7
+            )
+        )
         self._random.shuffle(mixed)
         return one.with_system(" ".join(mixed) or one.instruction)
 

@@ -27,11 +27,15 @@ class InstructionWriter:
     async def written(self, name: str, count: int, **values: str) -> list[Candidate]:
         """At most `count` instructions as candidates, the best first, by the prompt with this name."""
         found = await self._reply(name, "propose", count=str(count), **values)
-        return [self._evaluator.initial.with_system(text) for text in found.get("prompts", ())[:count]]
+        return [
+            self._evaluator.initial.with_system(text) for text in found.get("prompts", ())[:count]
+        ]
 
     async def failure_modes(self, name: str, **values: str) -> list[dict[str, str]]:
         """The failure modes of the shown answers, as `name`, `description` and `root_cause`."""
-        modes: list[dict[str, str]] = (await self._reply(name, "analyse", **values)).get("failure_modes", [])
+        modes: list[dict[str, str]] = (await self._reply(name, "analyse", **values)).get(
+            "failure_modes", []
+        )
         return modes
 
     async def _reply(self, name: str, purpose: str, **values: str) -> Mapping[str, Any]:
@@ -42,7 +46,8 @@ class InstructionWriter:
 def shown_instructions(candidates: Iterable[tuple[Candidate, float]]) -> str:
     """Instructions with their scores, in blocks."""
     return "\n\n".join(
-        f"Score {mean:.3f}:\n<instruction>\n{candidate.instruction}\n</instruction>" for candidate, mean in candidates
+        f"Score {mean:.3f}:\n<instruction>\n{candidate.instruction}\n</instruction>"
+        for candidate, mean in candidates
     )
 
 
@@ -78,7 +83,9 @@ def needs_writer(optimizer: str) -> Callable[..., Mapping[str, Any]]:
 
     def check(options: Mapping[str, Any], *_: object) -> Mapping[str, Any]:
         if options.get("reasoning") is False:
-            raise KoderzError(f"{optimizer} has its prompts written by a model; name one with --reasoning-model")
+            raise KoderzError(
+                f"{optimizer} has its prompts written by a model; name one with --reasoning-model"
+            )
         return {}
 
     return check

@@ -21,7 +21,9 @@ def found(url):
                 return file.read()
         except OSError:
             pass
-    raise OSError(f"there is no network here to fetch {url}: keep what it answers in the file {name} of `downloads`")
+    raise OSError(
+        f"there is no network here to fetch {url}: keep what it answers in the file {name} of `downloads`"
+    )
 
 
 def opened(url, *args, **kwargs):
@@ -37,7 +39,8 @@ def requested(session, method, url, *args, **kwargs):
     response = requests.Response()
     response.status_code, response.reason, response.url = 200, "OK", str(url)
     response._content = found(str(url))
-    response._content_consumed, response.raw = True, io.BytesIO(response._content)  # for who reads it in parts
+    # for who reads it in parts
+    response._content_consumed, response.raw = True, io.BytesIO(response._content)
     response.encoding = "utf-8"
     return response
 

@@ -17,7 +17,9 @@ def equal(expected, got, x=None):
     if isinstance(expected, bool) or isinstance(got, bool):
         return expected is got
     if isinstance(expected, float) and isinstance(got, (int, float)):
-        return math.isclose(expected, got, rel_tol=1e-9) or (math.isnan(expected) and math.isnan(got))
+        return math.isclose(expected, got, rel_tol=1e-9) or (
+            math.isnan(expected) and math.isnan(got)
+        )
     if isinstance(expected, int) and isinstance(got, float):  # a whole number is to be met exactly
         return expected == got
     if type(expected) is not type(got):
@@ -25,7 +27,9 @@ def equal(expected, got, x=None):
     if isinstance(expected, list):
         return len(expected) == len(got) and all(map(equal, expected, got))
     if isinstance(expected, dict):
-        return expected.keys() == got.keys() and all(equal(expected[key], got[key]) for key in expected)
+        return expected.keys() == got.keys() and all(
+            equal(expected[key], got[key]) for key in expected
+        )
     return expected == got
 
 

@@ -36,7 +36,10 @@ def main(dumps=json.dumps):
         @functools.wraps(function)
         def called(*args, **kwargs):
             given = [*args[1:], *kwargs.values(), *args[:1]]
-            send(b"stored" + os.fsencode(next(each for each in given if isinstance(each, (str, os.PathLike)))))
+            send(
+                b"stored"
+                + os.fsencode(next(each for each in given if isinstance(each, (str, os.PathLike))))
+            )
             return function(*args, **kwargs)
 
         return called

@@ -39,7 +39,8 @@ LEGS: Mapping[str, tuple[str, ...]] = {
 }
 """The legs of a block for each arm."""
 
-_LABELS = {"again": "base, the second time", "human": "the human's answer"}  # what users are told of them as
+# what users are told of them as
+_LABELS = {"again": "base, the second time", "human": "the human's answer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Measured:
     blocks: tuple[Block, ...] = ()
     stopped: bool = False  # before its time, as no more may be measured
     metrics: tuple[str, ...] = ()  # the figures that may decide; none where time does
-    inputs: str = ""  # `fresh` in each block, `seeds`: drawn by others than the published, `fixed`; empty: not known
+    # `fresh` in each block, `seeds`: drawn by others than the published, `fixed`; empty: not known
+    inputs: str = ""
 
 
 class Recorder(Protocol):
@@ -74,7 +76,11 @@ class TaskWork(Protocol):
         ...
 
     async def block(
-        self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
+        self,
+        trees: Mapping[str, Path],
+        counts: Mapping[str, int],
+        seed: str,
+        exclusive: ExclusiveHandle,
     ) -> dict[str, Leg]:
         """Runs a leg of each tree in this order, possibly only up to one that fails.
 
@@ -98,7 +104,13 @@ class Bench:
         given: Callable[[str], str] = lambda _: "",
     ) -> None:
         """`seconds`: the time limit of a leg; `given`: returns the sample's patch by a named agent."""
-        self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
+        self._task, self._trees, self._folder, self._handles, self._rule = (
+            task,
+            trees,
+            folder,
+            handles,
+            rule,
+        )
         self._given = given
         self._files: Mapping[str, str] | None = None
         without_server = Scripts if task.conventions.published else Workloads
@@ -109,7 +121,9 @@ class Bench:
 
     async def files(self) -> str:
         """The files of base as a model sees them, each in a block."""
-        return "\n\n".join(f"```file {path}\n{text}```" for path, text in (await self._shown()).items())
+        return "\n\n".join(
+            f"```file {path}\n{text}```" for path, text in (await self._shown()).items()
+        )
 
     async def patch_of(self, reply: str) -> str:
         """The diff in a reply; empty if it has none."""
@@ -129,18 +143,25 @@ class Bench:
 
     async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
         """The measurement of an arm, for `judge`: blocks up to the first look at which a verdict is certain."""
-        if isinstance(self._trees.backend, ManyMachines):  # what isn't on this machine need not wait here
+        # what isn't on this machine need not wait here
+        if isinstance(self._trees.backend, ManyMachines):
             exclusive = self._trees.backend.apart
         applied = Applied("passed")
         if arm == "agent":
-            applied = msgspec.convert(await self._handles.once("applied", partial(self._applied, patch)), Applied)
+            applied = msgspec.convert(
+                await self._handles.once("applied", partial(self._applied, patch)), Applied
+            )
         self._count += 1
         found = Measured(arm, patch, applied, metrics=self._task.metrics)
         if applied.status == "passed":
-            calls: dict[str, int] = await self._handles.once("calls", partial(self._sized, exclusive))
+            calls: dict[str, int] = await self._handles.once(
+                "calls", partial(self._sized, exclusive)
+            )
             found = replace(found, inputs=self._inputs(calls))
             begins = f"patch/{self._count}/" if self._count > 1 else ""
-            found = await self._tried(found, begins, partial(self._block, exclusive, arm, patch, calls))
+            found = await self._tried(
+                found, begins, partial(self._block, exclusive, arm, patch, calls)
+            )
         return json.dumps(msgspec.to_builtins(found))
 
     def _inputs(self, calls: Mapping[str, int]) -> str:
@@ -148,27 +169,39 @@ class Bench:
             return ""
         if not self._task.conventions.published:
             return "fresh"
-        return "seeds" if all(drawn_for(name) in calls for name in self._task.workloads) else "fixed"
+        return (
+            "seeds" if all(drawn_for(name) in calls for name in self._task.workloads) else "fixed"
+        )
 
-    async def _tried(self, measured: Measured, begins: str, measure: Callable[[str], Any]) -> Measured:
+    async def _tried(
+        self, measured: Measured, begins: str, measure: Callable[[str], Any]
+    ) -> Measured:
         """The measurement with its blocks. Noisy blocks are measured anew in a later session."""
         place = begins
         for number in count(2):
             made = self._made
             found = await self._with_blocks(measured, place, measure)
             place = f"{begins}try/{number}/"
-            if self._made > made or not self._is_noise(found) or not self._handles.can_make(f"{place}block/1"):
+            if (
+                self._made > made
+                or not self._is_noise(found)
+                or not self._handles.can_make(f"{place}block/1")
+            ):
                 return found
         raise AssertionError
 
-    async def _with_blocks(self, measured: Measured, place: str, measure: Callable[[str], Any]) -> Measured:
+    async def _with_blocks(
+        self, measured: Measured, place: str, measure: Callable[[str], Any]
+    ) -> Measured:
         """The measurement with enough blocks, whose names begin with `place`."""
         blocks: list[Block] = []
         while not (blocks and self._is_enough(blocks, measured.arm)):
             name = f"{place}block/{len(blocks) + 1}"
             if not self._handles.can_make(name):
                 return replace(measured, blocks=tuple(blocks), stopped=True)
-            blocks.append(msgspec.convert(await self._handles.once(name, partial(measure, name)), Block))
+            blocks.append(
+                msgspec.convert(await self._handles.once(name, partial(measure, name)), Block)
+            )
         return replace(measured, blocks=tuple(blocks))
 
     def _is_noise(self, found: Measured) -> bool:
@@ -178,7 +211,10 @@ class Bench:
         return is_noise(finding, found.arm, len(found.blocks))
 
     def _is_enough(self, blocks: Sequence[Block], arm: str) -> bool:
-        if wrong_of(blocks[-1].legs[LEGS[arm][-1]], self._rule) or len(blocks) >= self._rule.max_blocks:
+        if (
+            wrong_of(blocks[-1].legs[LEGS[arm][-1]], self._rule)
+            or len(blocks) >= self._rule.max_blocks
+        ):
             return True
         if not is_look(len(blocks), self._rule.max_blocks):
             return False
@@ -214,7 +250,9 @@ class Bench:
         legs = await self._work.block(trees, counts, f"{self._seed}/{name}", exclusive)
         for leg, came in legs.items():
             if leg != arm or arm == "human":
-                require_sound(replace(came, wrong=wrong_of(came, self._rule)), _LABELS.get(leg, leg))
+                require_sound(
+                    replace(came, wrong=wrong_of(came, self._rule)), _LABELS.get(leg, leg)
+                )
         return dict(msgspec.to_builtins(Block(legs)))
 
     @property

@@ -82,7 +82,8 @@ TOOLS = "/opt/koderz/perf"
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 _REFEREE_SECONDS = 86_400.0
 _LEAST = 0.001  # seconds that a comparison has
-_MOST_LONGER, _MOST_MORE = 4, 1 << 16  # that an output which is as good as another may be longer: times, and bytes
+# that an output which is as good as another may be longer: times, and bytes
+_MOST_LONGER, _MOST_MORE = 4, 1 << 16
 
 
 class Call(NamedTuple):
@@ -147,7 +148,9 @@ class Legs:
             (place / "checkout").symlink_to(tree)
             leg = await self.process(["python3", "-s", "-B", f"{TOOLS}/leg.py"], place, core, talk)
         after = after_calls(leg, before, len(calls))
-        work = {name: timing_of(taken[1:], after) for name, taken in times.items() if len(taken) > 1}
+        work = {
+            name: timing_of(taken[1:], after) for name, taken in times.items() if len(taken) > 1
+        }
         return LegOutputs(replace(leg, work=work), outputs)
 
     async def process(
@@ -166,7 +169,9 @@ class Legs:
             read_only=True,
             core=-1 if core is None else core,
             forks=self._task.needs.processes,
-            limits=Limits(seconds=self._seconds + 30, memory_mb=self._task.needs.memory_mb, grace=0.5),
+            limits=Limits(
+                seconds=self._seconds + 30, memory_mb=self._task.needs.memory_mb, grace=0.5
+            ),
         )
         began, wrong = time.monotonic(), ""
         async with self._backend.started(wanted, place) as running:
@@ -179,7 +184,9 @@ class Legs:
             except TimeoutError:
                 wrong = f"timeout: a leg takes longer than {self._seconds:g} s"
             else:
-                wrong = "" if not ended.status else f"exit code {ended.status}: {ended.output[-500:]}"
+                wrong = (
+                    "" if not ended.status else f"exit code {ended.status}: {ended.output[-500:]}"
+                )
             cpu = running.ended.result().cpu if running.ended.done() else 0.0
         return Leg(cpu, time.monotonic() - began, wrong=wrong)
 
@@ -223,7 +230,8 @@ def timing_of(taken: Sequence[CallTimes], after: float = 0.0) -> Timing:
     """The timing of all calls together. `after`: further nanoseconds for each of them."""
     cpu, wall, between, *_ = (median(each) / 1e9 for each in zip(*taken, strict=True))
     total, waits, hidden, busy = (
-        sum(each) / 1e9 for each in zip(*((t.cpu, t.between, t.hidden, t.busy) for t in taken), strict=True)
+        sum(each) / 1e9
+        for each in zip(*((t.cpu, t.between, t.hidden, t.busy) for t in taken), strict=True)
     )
     beside = (total + waits) / len(taken) + after / 1e9 - cpu
     return Timing(cpu, wall, total, between, hidden, busy, beside)
@@ -247,13 +255,16 @@ class Referee:
         """
         if output == expected:
             return True
-        if len(output) > _MOST_LONGER * len(expected) + _MOST_MORE:  # nobody reads what is made to be too much
+        # nobody reads what is made to be too much
+        if len(output) > _MOST_LONGER * len(expected) + _MOST_MORE:
             return False
         try:
             json.loads(output)
         except (ValueError, RecursionError):
             return False
-        order = json.dumps({"workload": call.workload, "seconds": max(_LEAST, self._left / 4)}).encode()
+        order = json.dumps(
+            {"workload": call.workload, "seconds": max(_LEAST, self._left / 4)}
+        ).encode()
         return await self._asked(order, expected, output, call.input) == b"same"
 
     async def _asked(self, *contents: bytes) -> bytes:
@@ -264,17 +275,22 @@ class Referee:
                 return await self._frames.receive()
         except TimeoutError:
             raise Fault(
-                f"base_failed: the workload's own code takes longer than {self._seconds:g} s", cause="base_failed"
+                f"base_failed: the workload's own code takes longer than {self._seconds:g} s",
+                cause="base_failed",
             ) from None
         except ProtocolBroken as error:
             why = str(error) or await how_ended(self._frames.running)
-            raise Fault(f"base_failed: the workload's own code: {why}", cause="base_failed") from None
+            raise Fault(
+                f"base_failed: the workload's own code: {why}", cause="base_failed"
+            ) from None
         finally:
             self._left -= time.monotonic() - began
 
 
 @asynccontextmanager
-async def referee(workloads: Mapping[str, str], backend: Timed, seconds: float) -> AsyncIterator[Referee]:
+async def referee(
+    workloads: Mapping[str, str], backend: Timed, seconds: float
+) -> AsyncIterator[Referee]:
     """A process of its own, without the code under test. `seconds`: the time limit for all its work."""
     wanted = Command(
         ["python3", "-s", "-B", f"{TOOLS}/referee.py"],
@@ -309,7 +325,9 @@ class Workloads:
         counts = {}
         async with referee(self._task.workloads, self._backend, self._seconds) as judge:
             for name in self._task.workloads:
-                calls = [await judge.inputs(name, f"{seed}/calls/{n}", n) for n in range(_TRIAL_CALLS)]
+                calls = [
+                    await judge.inputs(name, f"{seed}/calls/{n}", n) for n in range(_TRIAL_CALLS)
+                ]
                 async with exclusive() as core:
                     ran = await self._legs.run(tree, calls, core)
                 require_sound(ran.leg, "base")
@@ -317,11 +335,19 @@ class Workloads:
         return counts
 
     async def block(
-        self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
+        self,
+        trees: Mapping[str, Path],
+        counts: Mapping[str, int],
+        seed: str,
+        exclusive: ExclusiveHandle,
     ) -> dict[str, Leg]:
         """Runs all legs on the same inputs, which no other block uses."""
         async with referee(self._task.workloads, self._backend, self._seconds) as judge:
-            calls = [call for name, count in counts.items() for call in await _fresh(judge, name, seed, count + 1)]
+            calls = [
+                call
+                for name, count in counts.items()
+                for call in await _fresh(judge, name, seed, count + 1)
+            ]
             async with exclusive() as core:
                 ran = {leg: await self._legs.run(tree, calls, core) for leg, tree in trees.items()}
             return {leg: await _compared(judge, calls, ran["base"], ran[leg]) for leg in trees}
@@ -341,11 +367,15 @@ async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequen
     )
 
 
-async def _compared(judge: Referee, calls: Sequence[Call], base: LegOutputs, ran: LegOutputs) -> Leg:
+async def _compared(
+    judge: Referee, calls: Sequence[Call], base: LegOutputs, ran: LegOutputs
+) -> Leg:
     """The leg, with what is wrong with it if an output differs from base's."""
     if base.leg.wrong or ran.leg.wrong or ran is base:
         return ran.leg
-    for number, (call, expected, output) in enumerate(zip(calls, base.outputs, ran.outputs, strict=True), 1):
+    for number, (call, expected, output) in enumerate(
+        zip(calls, base.outputs, ran.outputs, strict=True), 1
+    ):
         if not await judge.same(call, expected, output):
             return replace(ran.leg, wrong=f"{call.workload}: the result of call {number} is wrong")
     return ran.leg

@@ -63,7 +63,8 @@ class _Run:
     prefix: str  # with which the names of that begin
     is_gso: bool  # whether its script takes GSO's arguments; ISO-Bench's are fewer
     leg: Leg = field(default_factory=Leg)
-    taken: list[CallTimes] = field(default_factory=list)  # each call of `experiment`, with what came after the last
+    # each call of `experiment`, with what came after the last
+    taken: list[CallTimes] = field(default_factory=list)
     stored: list[str] = field(default_factory=list)  # the names under which results are
     claim: float | None = None  # seconds that a call took, as it says
 
@@ -109,17 +110,23 @@ class Scripts:
                     )
                 counts[name] = min(_MOST_RUNS, math.ceil(enough / timing_of(run.counted).total))
                 drawn = random.Random(f"{seed}/{name}").getrandbits(31)  # noqa: S311 repeatable on purpose
-                if await self._works(tree, _Script(name, reseeded(source, drawn)), len(run.taken), exclusive):
+                if await self._works(
+                    tree, _Script(name, reseeded(source, drawn)), len(run.taken), exclusive
+                ):
                     counts[drawn_for(name)] = drawn
         return counts
 
-    async def _works(self, tree: Path, script: _Script, calls: int, exclusive: ExclusiveHandle) -> bool:
+    async def _works(
+        self, tree: Path, script: _Script, calls: int, exclusive: ExclusiveHandle
+    ) -> bool:
         """Whether a script with other seeds, if any, does as much on base, and base gives one result twice."""
         if not script.source:
             return False
         with scratch() as aside:
             async with exclusive() as core:
-                base, again = [await self._run(tree, script, leg, aside, core) for leg in ("base", "again")]
+                base, again = [
+                    await self._run(tree, script, leg, aside, core) for leg in ("base", "again")
+                ]
             if base.leg.wrong or len(base.taken) != calls or not base.stored:
                 return False
             try:
@@ -147,7 +154,10 @@ class Scripts:
                 going_on = [leg for leg in trees if not legs[leg].wrong]
                 with scratch() as aside:
                     async with exclusive() as core:
-                        runs = {leg: await self._run(trees[leg], script, leg, aside, core) for leg in going_on}
+                        runs = {
+                            leg: await self._run(trees[leg], script, leg, aside, core)
+                            for leg in going_on
+                        }
                     for leg in going_on:
                         judged = await self._judged(script, trees["base"], runs["base"], runs[leg])
                         legs[leg] = _added(legs[leg], judged)
@@ -156,10 +166,14 @@ class Scripts:
                     return legs
             for leg in trees:
                 if not legs[leg].wrong:
-                    legs[leg] = replace(legs[leg], work={**legs[leg].work, name: timing_of(taken[leg])})
+                    legs[leg] = replace(
+                        legs[leg], work={**legs[leg].work, name: timing_of(taken[leg])}
+                    )
         return legs
 
-    async def _run(self, tree: Path, script: _Script, leg: str, aside: Path, core: int | None) -> _Run:
+    async def _run(
+        self, tree: Path, script: _Script, leg: str, aside: Path, core: int | None
+    ) -> _Run:
         """Runs one process of a script; its stored results are then in a folder in `aside`."""
         name = script.name
         run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}", "--file_prefix" in script.source)
@@ -197,7 +211,12 @@ class Scripts:
         return run
 
     def _argv(self, tree: Path, tool: str) -> list[str]:
-        return [f"{CHECKOUT}/{_PYTHON}" if _has_python(tree) else "python3", "-s", "-B", f"{TOOLS}/{tool}"]
+        return [
+            f"{CHECKOUT}/{_PYTHON}" if _has_python(tree) else "python3",
+            "-s",
+            "-B",
+            f"{TOOLS}/{tool}",
+        ]
 
     def _order(self, tree: Path, name: str, **more: object) -> bytes:
         path = [] if _has_python(tree) else [f"{CHECKOUT}/{self._task.path}"]
@@ -238,12 +257,17 @@ class Scripts:
         mounts = [Mount(base.folder, _EXPECTED), Mount(run.folder, _GOT)]
         with scratch() as place:
             self._furnish(place, tree, script)
-            leg = await self._legs.process(self._argv(tree, "equivalence.py"), place, None, talk, mounts)
+            leg = await self._legs.process(
+                self._argv(tree, "equivalence.py"), place, None, talk, mounts
+            )
         if leg.wrong:
             return f"its results can't be compared: {leg.wrong}"
         of_base, why = json.loads(told[0])
         if of_base:
-            raise Fault(f"base_failed: {name}: base's own result can't be read again: {why}", cause="base_failed")
+            raise Fault(
+                f"base_failed: {name}: base's own result can't be read again: {why}",
+                cause="base_failed",
+            )
         return str(why)
 
 
@@ -284,7 +308,8 @@ def _is_same(base: _Run, run: _Run) -> bool:
     expected, got = _files(base.folder), _files(run.folder)
     renamed = {name.replace(base.prefix, run.prefix): name for name in expected}
     return renamed.keys() == {*got} and all(
-        filecmp.cmp(base.folder / before, run.folder / after, shallow=False) for after, before in renamed.items()
+        filecmp.cmp(base.folder / before, run.folder / after, shallow=False)
+        for after, before in renamed.items()
     )
 
 
@@ -294,8 +319,26 @@ def _files(folder: Path) -> Sequence[str]:
 
 _SEEDING: Final = frozenset(
     {
-        *("seed", "seed_instance", "manual_seed", "manual_seed_all", "set_seed", "set_random_seed", "default_rng"),
-        *("Random", "RandomState", "PRNGKey", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"),
+        *(
+            "seed",
+            "seed_instance",
+            "manual_seed",
+            "manual_seed_all",
+            "set_seed",
+            "set_random_seed",
+            "default_rng",
+        ),
+        *(
+            "Random",
+            "RandomState",
+            "PRNGKey",
+            "SeedSequence",
+            "PCG64",
+            "PCG64DXSM",
+            "MT19937",
+            "Philox",
+            "SFC64",
+        ),
     }
 )
 """Functions whose first argument is a seed, of random, NumPy, PyTorch, TensorFlow, JAX, transformers and Faker."""

@@ -51,14 +51,20 @@ def wrong_of(leg: Leg, rule: Rule) -> str:
     return f"only {100 * leg.figures[AGREEMENT]:.0f} % of what it answers is as base has it"
 
 
-def finding_of(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence[str] = ()) -> Finding:
+def finding_of(
+    blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence[str] = ()
+) -> Finding:
     """The finding on an arm's blocks, by time or by one of `metrics`."""
     return _by_figures(blocks, arm, rule, metrics) if metrics else found(blocks, arm, rule)
 
 
 def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence[str]) -> Finding:
     """The finding by the figure with the human's largest gain; without human legs, by the noisiest one."""
-    usable = [name for name in metrics if all(leg.figures.get(name, 0) > 0 for b in blocks for leg in b.legs.values())]
+    usable = [
+        name
+        for name in metrics
+        if all(leg.figures.get(name, 0) > 0 for b in blocks for leg in b.legs.values())
+    ]
     if arm == "baseline":
         each = {name: [_gain(block, "base", "again", name) for block in blocks] for name in usable}
         metric = max(each, key=lambda name: abs(median(each[name])))
@@ -67,7 +73,9 @@ def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence
         speedups = estimates(logs, rho)
         finding = Finding("inconclusive", speedups, logs=logs, metric=metric, autocorrelation=rho)
         return replace(finding, opt="not" if finding.strays else "opt")
-    metric = max(usable, key=lambda name: median(_over_base(block, "human", name) for block in blocks))
+    metric = max(
+        usable, key=lambda name: median(_over_base(block, "human", name) for block in blocks)
+    )
     logs = {"aa": [_gain(block, "base", "again", metric) for block in blocks]}
     logs["base"], limits = [_over_base(block, arm, metric) for block in blocks], {"base": BETTER}
     if arm == "agent":
@@ -100,14 +108,21 @@ def _over_base(block: Block, leg: str, metric: str) -> float:
 
 def is_lower(metric: str) -> bool:
     """Whether less of a figure is better."""
-    return not (metric.endswith(("throughput", "goodput")) or "per_s" in metric or metric == "completed")
+    return not (
+        metric.endswith(("throughput", "goodput")) or "per_s" in metric or metric == "completed"
+    )
 
 
-def _points(blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: str) -> Mapping[str, Any]:
+def _points(
+    blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: str
+) -> Mapping[str, Any]:
     """ISO-Bench's points, by per cent of the means over blocks."""
 
     def change(before: str, name: str) -> float:
-        old, new = (fmean(block.legs[leg].figures.get(name, 0.0) for block in blocks) for leg in (before, arm))
+        old, new = (
+            fmean(block.legs[leg].figures.get(name, 0.0) for block in blocks)
+            for leg in (before, arm)
+        )
         if not old:
             return 0.0
         return (old - new if is_lower(name) else new - old) / old
@@ -135,7 +150,8 @@ def _unconfirmed(blocks: Sequence[Block], arm: str) -> list[float]:
     return missing(blocks, arm, lambda leg: leg.figures[CLAIMED], lambda leg: leg.wall, least)
 
 
-_FIRST_WORDS = 4  # of an answer under load, which are compared; later ones may differ with what a batch holds
+# of an answer under load, which are compared; later ones may differ with what a batch holds
+_FIRST_WORDS = 4
 _POLL = 0.05  # seconds between two looks whether a server is ready
 _READY = 900.0  # seconds that a server of ISO-Bench's has for that, at least
 _GONE = 10.0  # seconds in which it is known that a sandbox is gone
@@ -199,25 +215,34 @@ class Services:
         number = random.Random(seed).getrandbits(60)  # noqa: S311 repeatable on purpose
         ready = max(self._seconds, _READY) if self._task.conventions.slow_start else self._seconds
         command = replace(
-            self._command(service.words(port=PORT), service, core, ready + self._seconds + 30), reachable=True
+            self._command(service.words(port=PORT), service, core, ready + self._seconds + 30),
+            reachable=True,
         )
         began = time.monotonic()
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
             async with self._backend.started(command, place) as running:
                 if not (running.sockets or running.beside):
-                    raise Fault(f"--sandbox {self._backend.name}: servers aren't reached there", cause="sandbox")
+                    raise Fault(
+                        f"--sandbox {self._backend.name}: servers aren't reached there",
+                        cause="sandbox",
+                    )
                 try:
                     async with asyncio.timeout(ready):
                         model = await _ready(running, load, options, self._seconds)
                     async with asyncio.timeout(self._seconds):
-                        loaded = await load.send(running, PORT, model, options, seed=number, seconds=self._seconds)
+                        loaded = await load.send(
+                            running, PORT, model, options, seed=number, seconds=self._seconds
+                        )
                         served = _served_by(loaded)
                 except (_Failed, LoadError) as failed:
                     served = _Served(Leg(wrong=str(failed)))
                 except TimeoutError:
-                    served = _Served(Leg(wrong=f"timeout: a server takes longer than {self._seconds:g} s"))
-                except (OSError, ValueError) as error:  # what sends the load beside it doesn't answer
+                    served = _Served(
+                        Leg(wrong=f"timeout: a server takes longer than {self._seconds:g} s")
+                    )
+                except (OSError, ValueError) as error:
+                    # what sends the load beside it doesn't answer
                     await asyncio.wait([running.ended], timeout=_GONE)
                     if running.ended.done():
                         running.ended.result()  # raises Fault where the sandbox is gone
@@ -231,14 +256,22 @@ class Services:
             leg = replace(leg, wrong=f"its figures have no {self._task.metrics[0]}")
         if leg.wrong:
             told = log.strip()[-_SHOWN:]
-            leg = replace(leg, wrong=f"{leg.wrong}; it said: {told}" if told else leg.wrong, log=log[-_LOGGED:])
+            leg = replace(
+                leg,
+                wrong=f"{leg.wrong}; it said: {told}" if told else leg.wrong,
+                log=log[-_LOGGED:],
+            )
         return replace(served, leg=leg)
 
-    async def _commanded(self, service: Service, tree: Path, _seed: str, core: int | None) -> _Served:
+    async def _commanded(
+        self, service: Service, tree: Path, _seed: str, core: int | None
+    ) -> _Served:
         words = service.words(output=_OUTPUT)
         with scratch() as place:
             (place / "checkout").symlink_to(tree)
-            ended = await self._backend.run(self._command(words, service, core, self._seconds), place)
+            ended = await self._backend.run(
+                self._command(words, service, core, self._seconds), place
+            )
             leg = Leg(ended.cpu, ended.seconds)
             log = _printable(ended.output)
             if ended.status or ended.cause:
@@ -250,12 +283,16 @@ class Services:
                     raise ValueError("they are no file of at most 16 MB")
                 figures, amounts = _figures(json.loads(path.read_bytes()))
             except (OSError, ValueError, RecursionError) as error:
-                return _Served(replace(leg, wrong=f"its figures can't be read: {error}", log=log[-_LOGGED:]))
+                return _Served(
+                    replace(leg, wrong=f"its figures can't be read: {error}", log=log[-_LOGGED:])
+                )
         if not any(figures.get(name, 0.0) > 0 for name in self._task.metrics):
             return _Served(replace(leg, wrong=f"its figures have no {self._task.metrics[0]}"))
         return _Served(replace(leg, figures=figures), amounts=amounts)
 
-    def _command(self, words: Sequence[str], service: Service, core: int | None, seconds: float) -> Command:
+    def _command(
+        self, words: Sequence[str], service: Service, core: int | None, seconds: float
+    ) -> Command:
         return Command(
             words,
             {"PYTHONPATH": ".", **dict(service.environment)},
@@ -308,7 +345,9 @@ def _figures(told: Any) -> tuple[dict[str, float], dict[str, float]]:
         return figures, {"latencies": float(len(latencies))}
     if "elapsed_time" in figures:
         figures[CLAIMED] = figures["elapsed_time"]
-    return figures, {name: figures[name] for name in ("num_requests", "total_num_tokens") if name in figures}
+    return figures, {
+        name: figures[name] for name in ("num_requests", "total_num_tokens") if name in figures
+    }
 
 
 def _is_number(value: object) -> bool:
@@ -326,4 +365,8 @@ def _same(expected: Sequence[object], got: Sequence[object]) -> float:
 
 
 def _ratio(expected: float, got: float) -> float:
-    return min(expected, got) / max(expected, got) if expected > 0 and got > 0 else float(expected == got)
+    return (
+        min(expected, got) / max(expected, got)
+        if expected > 0 and got > 0
+        else float(expected == got)
+    )

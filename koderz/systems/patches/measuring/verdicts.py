@@ -24,13 +24,16 @@ Clock = Literal["cpu", "wall"]
 
 LOOKS = (7, 12, 17, 22, 27, 30)  # numbers of blocks after which a verdict may be reached
 FASTER = 1.15  # than base, at least; GSO's 1.2, rounded to one decimal
-FAR = 2.0  # times as fast as the human's answer: who is surely faster than that is to be read before it is believed
+# times as fast as the human's answer: who is surely faster than that is to be read before it is believed
+FAR = 2.0
 CONFIDENCE = 0.984  # of each interval
 STRAY = math.log(1.05)  # the most that base may be off from itself
 _MOST_RESEMBLING = 0.9  # autocorrelation of blocks by which intervals are widened, at most
 _EQUAL = 1e-9  # spread of values that are the same but for rounding
-_MOVED_SHARE, _MOVED_SECONDS = 0.2, 0.02  # of what is saved within the calls, that the whole leg needn't show
-_MOVED_CALL, _MOVED_BETWEEN = 0.05, 0.1  # of base's time in calls and between them, by which the latter may grow
+# of what is saved within the calls, that the whole leg needn't show
+_MOVED_SHARE, _MOVED_SECONDS = 0.2, 0.02
+# of base's time in calls and between them, by which the latter may grow
+_MOVED_CALL, _MOVED_BETWEEN = 0.05, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Timing:
     total: float  # CPU, of all calls
     between: float = 0.0  # CPU from the end of the call before; the input is read then
     hidden: float = 0.0  # of `total`, of processes that ended and that nobody waited for
-    busy: float = 0.0  # the time on its core in all calls but for that in which the core was idle; 0: not known
+    # the time on its core in all calls but for that in which the core was idle; 0: not known
+    busy: float = 0.0
     beside: float = 0.0  # CPU of a call and of what is between calls, in the mean, beyond `cpu`
 
 
@@ -55,7 +59,8 @@ class Leg:
     work: Mapping[str, Timing] = field(default_factory=dict)  # by workload
     wrong: str = ""  # why it doesn't count: what was wrong with an output, or how the process ended
     hack: str = ""  # the trick by which it is wrong
-    figures: Mapping[str, float] = field(default_factory=dict)  # that a load or the process itself has brought
+    # that a load or the process itself has brought
+    figures: Mapping[str, float] = field(default_factory=dict)
     log: str = ""  # of a server that failed
 
 
@@ -91,15 +96,18 @@ class Finding:
     """The conclusions from an arm's blocks."""
 
     opt: Word
-    speedups: Mapping[str, Speedup]  # by what the arm is compared with: base, human; aa: base with itself
+    # by what the arm is compared with: base, human; aa: base with itself
+    speedups: Mapping[str, Speedup]
     hack: str = ""
     points: Mapping[str, bool] = field(default_factory=dict)  # GSO's opt_base and opt_commit
-    logs: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of each block's ratio, as in `speedups`
+    # of each block's ratio, as in `speedups`
+    logs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)  # what a ratio has to reach
     metric: str = ""  # the figure that decided, where it isn't time
     iso: Mapping[str, Any] = field(default_factory=dict)  # ISO-Bench's rule of points
     autocorrelation: float = 0.0  # of blocks, by which intervals are wider
-    beside: Mapping[str, float] = field(default_factory=dict)  # by leg: the seconds beside a call that count with it
+    # by leg: the seconds beside a call that count with it
+    beside: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def strays(self) -> bool:
@@ -162,7 +170,9 @@ def interval(values: Sequence[float], factor: float = 1.0) -> tuple[float, float
     if not rank:
         return None
     middle = median(ordered)
-    return middle - factor * (middle - ordered[rank - 1]), middle + factor * (ordered[-rank] - middle)
+    return middle - factor * (middle - ordered[rank - 1]), middle + factor * (
+        ordered[-rank] - middle
+    )
 
 
 def autocorrelation(series: Iterable[Sequence[float]]) -> float:
@@ -195,12 +205,16 @@ def widening(rho: float) -> float:
 def estimates(logs: Mapping[str, Sequence[float]], rho: float) -> dict[str, Speedup]:
     """The estimate of each series; an arm's is widened by base's distance from itself, `aa`."""
     factor, off = widening(rho), abs(median(logs["aa"]))
-    return {name: estimate(each, 0.0 if name == "aa" else off, factor) for name, each in logs.items()}
+    return {
+        name: estimate(each, 0.0 if name == "aa" else off, factor) for name, each in logs.items()
+    }
 
 
 def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     """The finding on the blocks of an arm: `baseline`, `human` or `agent`."""
-    logs = {"aa": [_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks]}
+    logs = {
+        "aa": [_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks]
+    }
     if arm == "baseline":
         rho = autocorrelation(logs.values())
         finding = Finding("inconclusive", estimates(logs, rho), logs=logs, autocorrelation=rho)
@@ -233,11 +247,14 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     return Finding(word, speedups, hack, points, logs, limits, autocorrelation=rho, beside=seconds)
 
 
-def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[Clock, Speedup] | None:
+def gain_by_other_clock(
+    blocks: Sequence[Block], arm: str, rule: Rule
+) -> tuple[Clock, Speedup] | None:
     """The clock that doesn't decide, with its gain over base; None unless it alone is sure of a gain."""
     other: Clock = "wall" if rule.clock == "cpu" else "cpu"
     gain, gain_by_other = (
-        found(blocks, arm, replace(rule, clock=clock)).speedups["base"] for clock in (rule.clock, other)
+        found(blocks, arm, replace(rule, clock=clock)).speedups["base"]
+        for clock in (rule.clock, other)
     )
     is_alone = (gain.low or 0.0) < FASTER <= (gain_by_other.low or 0.0)
     return (other, gain_by_other) if is_alone else None
@@ -276,11 +293,16 @@ def _beside(blocks: Sequence[Block], arm: str) -> _Beside | None:
         seconds: dict[str, float] = {
             each: getattr(block.legs[each].work[name], kind) for each in ("base", "again", leg)
         }
-        return seconds[leg] - (seconds["base"] if leg == "again" else (seconds["base"] + seconds["again"]) / 2)
+        return seconds[leg] - (
+            seconds["base"] if leg == "again" else (seconds["base"] + seconds["again"]) / 2
+        )
 
     def is_sure(kind: str) -> bool:
         grown, off = (
-            [math.fsum(growth(kind, block, name, leg) for name in block.legs[leg].work) for block in blocks]
+            [
+                math.fsum(growth(kind, block, name, leg) for name in block.legs[leg].work)
+                for block in blocks
+            ]
             for leg in (arm, "again")
         )
         bounds = interval(grown, widening(autocorrelation([grown])))
@@ -297,14 +319,22 @@ def _before(rule: Rule) -> Callable[[Block, str], float]:
     return lambda block, name: math.sqrt(base(block, name) * again(block, name))
 
 
-def _geometric(block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]) -> float:
+def _geometric(
+    block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]
+) -> float:
     """The logarithm of the geometric mean over workloads."""
-    return fmean(math.log(before(block, name) / after(block, name)) for name in block.legs["base"].work)
+    return fmean(
+        math.log(before(block, name) / after(block, name)) for name in block.legs["base"].work
+    )
 
 
-def _harmonic(block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]) -> float:
+def _harmonic(
+    block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]
+) -> float:
     """The logarithm of the harmonic mean over workloads."""
-    return -math.log(fmean(after(block, name) / before(block, name) for name in block.legs["base"].work))
+    return -math.log(
+        fmean(after(block, name) / before(block, name) for name in block.legs["base"].work)
+    )
 
 
 GAIN_OVER_BASE, SHARE_OF_HUMAN = 1.2, 0.95
@@ -326,7 +356,9 @@ def is_as_fast_as_human(harmonic: float) -> bool:
     return bool(harmonic > SHARE_OF_HUMAN)
 
 
-def _points(blocks: Sequence[Block], arm: str, rule: Rule, beside: Mapping[str, _Beside | None]) -> dict[str, bool]:
+def _points(
+    blocks: Sequence[Block], arm: str, rule: Rule, beside: Mapping[str, _Beside | None]
+) -> dict[str, bool]:
     """GSO's rule, applied to the means over blocks."""
     names = list(blocks[0].legs["base"].work)
 
@@ -389,9 +421,18 @@ def _hidden(blocks: Sequence[Block], arm: str, word: Word, factor: float) -> str
     def busy(leg: Leg) -> float:
         return sum(timing.busy for timing in leg.work.values())
 
-    is_known = all(timing.busy for block in blocks for leg in block.legs.values() for timing in leg.work.values())
+    is_known = all(
+        timing.busy
+        for block in blocks
+        for leg in block.legs.values()
+        for timing in leg.work.values()
+    )
     is_counted = word != "opt" and _is_surely_missing(blocks, arm, seen, total, factor)
-    return "hidden" if is_counted or (is_known and _is_surely_missing(blocks, arm, total, busy, factor)) else ""
+    return (
+        "hidden"
+        if is_counted or (is_known and _is_surely_missing(blocks, arm, total, busy, factor))
+        else ""
+    )
 
 
 def _saved(block: Block, arm: str, of: Callable[[Leg], float]) -> float:
@@ -400,7 +441,11 @@ def _saved(block: Block, arm: str, of: Callable[[Leg], float]) -> float:
 
 
 def _is_surely_missing(
-    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], factor: float
+    blocks: Sequence[Block],
+    arm: str,
+    part: Callable[[Leg], float],
+    whole: Callable[[Leg], float],
+    factor: float,
 ) -> bool:
     """Whether too much of the saving in a part of a leg is certainly missing in the whole."""
     bounds = interval(missing(blocks, arm, part, whole, _MOVED_SECONDS), factor)
@@ -408,7 +453,11 @@ def _is_surely_missing(
 
 
 def missing(
-    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
+    blocks: Sequence[Block],
+    arm: str,
+    part: Callable[[Leg], float],
+    whole: Callable[[Leg], float],
+    least: float,
 ) -> list[float]:
     """The seconds of each block that an arm saves in a part of a leg and not in the whole, beyond what is allowed."""
 
@@ -422,7 +471,11 @@ def missing(
 
 
 def _is_missing(
-    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
+    blocks: Sequence[Block],
+    arm: str,
+    part: Callable[[Leg], float],
+    whole: Callable[[Leg], float],
+    least: float,
 ) -> bool:
     """Whether what an arm saves in a part of a leg isn't saved in the whole, by more than `least` seconds, and by more
     than base is off from itself there.

@@ -12,7 +12,14 @@ import msgspec
 
 from koderz.analysis.logs import Reader
 from koderz.errors import KoderzError
-from koderz.systems.publishing.logs import episodes, harbor, inspect_ai, lm_eval, programs, swe_bench
+from koderz.systems.publishing.logs import (
+    episodes,
+    harbor,
+    inspect_ai,
+    lm_eval,
+    programs,
+    swe_bench,
+)
 from koderz.systems.publishing.logs.files import decoded, read_lines, table
 from koderz_tracker.files import MB, open_own
 
@@ -85,11 +92,15 @@ def _of_json(path: Path) -> Reader | None:
             return None
     if isinstance(top, list):
         first = table(_value(next(iter(top), None), path))
-        return programs.read_livecodebench if {"question_id", "graded_list"} <= first.keys() else None
+        return (
+            programs.read_livecodebench if {"question_id", "graded_list"} <= first.keys() else None
+        )
     if not isinstance(top, dict):
         return None
     if {"schema_version", "steps", "agent"} <= top.keys():
-        raise KoderzError(f"{path} is a trajectory, which has no verdict; give the folder of its job or trial")
+        raise KoderzError(
+            f"{path} is a trajectory, which has no verdict; give the folder of its job or trial"
+        )
     for keys, reader in _BY_KEYS:
         if keys <= top.keys():
             return reader

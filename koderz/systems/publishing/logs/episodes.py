@@ -7,10 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.logs.files import count, listed, number, read_json, read_lines, table, text
+from koderz.systems.publishing.logs.files import (
+    count,
+    listed,
+    number,
+    read_json,
+    read_lines,
+    table,
+    text,
+)
 from koderz.systems.publishing.logs.log import Log, LoggedSample
 
-_OF_RESULTS = {"example_id", "prompt", "completion", "answer", "task", "reward", "info", "error", "stop_condition"}
+_OF_RESULTS = {
+    "example_id",
+    "prompt",
+    "completion",
+    "answer",
+    "task",
+    "reward",
+    "info",
+    "error",
+    "stop_condition",
+}
 
 
 def read_traces(path: Path) -> Log:
@@ -18,8 +36,16 @@ def read_traces(path: Path) -> Log:
     place = path / "traces.jsonl" if path.is_dir() else path
     episodes = [table(line) for line in read_lines(place)]
     rows = [_episode(each) for each in episodes]
-    environments = dict.fromkeys(text(table(each.get("env")).get("name")) or "verifiers" for each in episodes)
-    return Log(tool="verifiers", suite="+".join(environments), model=_named(place), rows=rows, scorer="reward")
+    environments = dict.fromkeys(
+        text(table(each.get("env")).get("name")) or "verifiers" for each in episodes
+    )
+    return Log(
+        tool="verifiers",
+        suite="+".join(environments),
+        model=_named(place),
+        rows=rows,
+        scorer="reward",
+    )
 
 
 def _episode(episode: Mapping[str, Any]) -> LoggedSample:
@@ -30,8 +56,13 @@ def _episode(episode: Mapping[str, Any]) -> LoggedSample:
         for own in rewards
         for each in own.values()
     ]
-    known = [(1.0 if weight is None else weight) * value for weight, value in parts if value is not None]
-    errors = [*listed(episode.get("errors")), *(error for each in traces for error in listed(each.get("errors")))]
+    known = [
+        (1.0 if weight is None else weight) * value for weight, value in parts if value is not None
+    ]
+    errors = [
+        *listed(episode.get("errors")),
+        *(error for each in traces for error in listed(each.get("errors"))),
+    ]
     task = table(episode.get("task"))
     return LoggedSample(
         task=text(task.get("id") if task else episode.get("task")),
@@ -67,7 +98,10 @@ def read_saved(path: Path) -> Log:
         model=text(about.get("model")) or _named(place),
         rows=rows,
         scorer="reward",
-        settings={"sampling_args": table(about.get("sampling_args")), "env_args": table(about.get("env_args"))},
+        settings={
+            "sampling_args": table(about.get("sampling_args")),
+            "env_args": table(about.get("env_args")),
+        },
     )
 
 
@@ -82,7 +116,9 @@ def read_every_eval_ever(path: Path) -> Log:
         named = table(record.get("detailed_evaluation_results")).get("file_path")
         beside = path.parent / Path(text(named)).name if named else path.with_suffix(".jsonl")
         if not beside.exists():
-            raise KoderzError(f"{path} has averages alone; give the file of its instances, {beside.name}")
+            raise KoderzError(
+                f"{path} has averages alone; give the file of its instances, {beside.name}"
+            )
         path = beside
     rows, models, suites = [], dict[str, None](), dict[str, None]()
     for line in read_lines(path):

@@ -130,7 +130,11 @@ def number(value: Any) -> float | None:
 
 def count(value: Any) -> int | None:
     """A count, such as of tokens; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+        else None
+    )
 
 
 def table(value: Any) -> dict[str, Any]:

@@ -30,18 +30,29 @@ def read_job(path: Path) -> Log:
     trials.sort(key=lambda trial: (text(trial.get("task_name")), text(trial.get("started_at"))))
     agents = {_agent(trial) for trial in trials}
     rows = [_row(trial, several=len({model for _, model in agents}) > 1) for trial in trials]
-    names = {name for trial in trials for name in table(table(trial.get("verifier_result")).get("rewards"))}
+    names = {
+        name
+        for trial in trials
+        for name in table(table(trial.get("verifier_result")).get("rewards"))
+    }
     sources = sorted({text(trial.get("source")) for trial in trials} - {""})
     graded = sum(row.value is not None and bool(row.note) for row in rows)
-    notes = [f"{graded} trials ended in an exception and have a reward all the same, by which they count."]
-    version = next((text(trial["harbor_version"]) for trial in trials if "harbor_version" in trial), "")
+    notes = [
+        f"{graded} trials ended in an exception and have a reward all the same, by which they count."
+    ]
+    version = next(
+        (text(trial["harbor_version"]) for trial in trials if "harbor_version" in trial), ""
+    )
     return Log(
         tool=f"Harbor {version}".strip(),
         suite="+".join(sources) or "harbor",
         model=", ".join(sorted({model for _, model in agents} - {""})) or "unknown",
         rows=rows,
         scorer="reward",
-        settings={"rewards": sorted(names), "agents": sorted({text(_about(trial).get("version")) for trial in trials})},
+        settings={
+            "rewards": sorted(names),
+            "agents": sorted({text(_about(trial).get("version")) for trial in trials}),
+        },
         started=min(text(trial.get("started_at")) for trial in trials),
         ended=max(text(trial.get("finished_at")) for trial in trials),
         notes=notes if graded else [],
@@ -67,7 +78,11 @@ def _row(trial: Mapping[str, Any], *, several: bool) -> LoggedSample:
         if (found := number(int(value) if isinstance(value, bool) else value)) is not None
     }
     headline = "reward" if "reward" in rewards else next(iter(rewards), "")
-    raised = ": ".join(filter(None, map(text, (exception.get("exception_type"), exception.get("exception_message")))))
+    raised = ": ".join(
+        filter(
+            None, map(text, (exception.get("exception_type"), exception.get("exception_message")))
+        )
+    )
     raised = raised.partition("\n")[0]
     return LoggedSample(
         task=text(trial.get("task_name")) or text(trial.get("trial_name")),

@@ -6,12 +6,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koderz.systems.publishing.logs.files import count, listed, number, read_json, table, text, unzipped
+from koderz.systems.publishing.logs.files import (
+    count,
+    listed,
+    number,
+    read_json,
+    table,
+    text,
+    unzipped,
+)
 from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect_ai.scorer.value_to_float
-_STATUS = {"success": "complete", "started": "unfinished", "cancelled": "interrupted", "error": "failed"}
-_TOLD = ("epochs", "limit", "sample_id", "message_limit", "token_limit", "time_limit", "fail_on_error", "temperature")
+_STATUS = {
+    "success": "complete",
+    "started": "unfinished",
+    "cancelled": "interrupted",
+    "error": "failed",
+}
+_TOLD = (
+    "epochs",
+    "limit",
+    "sample_id",
+    "message_limit",
+    "token_limit",
+    "time_limit",
+    "fail_on_error",
+    "temperature",
+)
 
 ASKED = "koderz_asked"
 """The key of a sample's metadata under which koderz writes its digest of what the task asks."""
@@ -44,12 +66,19 @@ def read_document(path: Path) -> Log:
 def _log(header: Mapping[str, Any], samples: list[Any], path: Path) -> Log:
     about, config = table(header.get("eval")), table(table(header.get("eval")).get("config"))
     results, stats = table(header.get("results")), table(header.get("stats"))
-    names = [text(table(each).get("name")) for each in listed(results.get("scores")) or listed(about.get("scorers"))]
+    names = [
+        text(table(each).get("name"))
+        for each in listed(results.get("scores")) or listed(about.get("scorers"))
+    ]
     headline = text(table(results.get("headline")).get("score")) or next(iter(names), "")
     dataset, own = table(about.get("dataset")), table(table(about.get("metadata")).get(OWN))
     version = text(table(about.get("packages")).get("inspect_ai"))
     config = {**config, **table(about.get("model_generate_config"))}
-    told = {name: config[name] for name in (*_TOLD, "max_tokens", "top_p", "seed") if config.get(name) is not None}
+    told = {
+        name: config[name]
+        for name in (*_TOLD, "max_tokens", "top_p", "seed")
+        if config.get(name) is not None
+    }
     rows = [row for sample in samples if (row := _row(table(sample), headline))]
     reason = text(table(header.get("error")).get("message")).partition("\n")[0]
     is_numbered = all(isinstance(table(sample).get("id"), int) for sample in samples)
@@ -91,7 +120,9 @@ def _row(sample: Mapping[str, Any], headline: str) -> LoggedSample | None:
     values = dict(_values(table(sample.get("scores"))))
     own = table(table(sample.get("scores")).get(headline))
     # A score of several values stands for them by its first, as no one says which is meant.
-    value = values.get(headline, next((v for name, v in values.items() if name.startswith(f"{headline}.")), None))
+    value = values.get(
+        headline, next((v for name, v in values.items() if name.startswith(f"{headline}.")), None)
+    )
     error = sample.get("error")
     message = text(table(error).get("message") if isinstance(error, dict) else error).strip()
     reason = message.partition("\n")[0]
@@ -101,7 +132,9 @@ def _row(sample: Mapping[str, Any], headline: str) -> LoggedSample | None:
         reason = f"no score by {headline}"
     usage = [table(each) for each in table(sample.get("model_usage")).values()]
     costs = [number(each.get("total_cost")) for each in usage]
-    tokens = [[count(each.get(name)) or 0 for each in usage] for name in ("input_tokens", "output_tokens")]
+    tokens = [
+        [count(each.get(name)) or 0 for each in usage] for name in ("input_tokens", "output_tokens")
+    ]
     asked = sample.get("input")
     if isinstance(asked, list):
         asked = "\n".join(text(table(message).get("content")) for message in asked)

@@ -38,8 +38,15 @@ def read_results(path: Path) -> Log:
     config = table(results.get("config"))
     higher = table(results.get("higher_is_better"))
     scorers: set[str] = set()
-    rows = [row for task, place in found for row in _rows(task, place, table(higher.get(task)), scorers)]
-    lower = {metric for each in higher.values() for metric, is_higher in table(each).items() if is_higher is False}
+    rows = [
+        row for task, place in found for row in _rows(task, place, table(higher.get(task)), scorers)
+    ]
+    lower = {
+        metric
+        for each in higher.values()
+        for metric, is_higher in table(each).items()
+        if is_higher is False
+    }
     names = {scorer.partition(",")[0] for scorer in scorers}
     scorer = " or ".join(sorted(scorers))
     when = number(results.get("date"))
@@ -62,7 +69,9 @@ def read_results(path: Path) -> Log:
     )
 
 
-def _rows(task: str, path: Path, higher: Mapping[str, Any], scorers: set[str]) -> Iterator[LoggedSample]:
+def _rows(
+    task: str, path: Path, higher: Mapping[str, Any], scorers: set[str]
+) -> Iterator[LoggedSample]:
     """A row for each document: its score is the first metric by the first filter, the others are its metrics.
 
     A document has a line for each filter. Older versions write these after each other without their names.

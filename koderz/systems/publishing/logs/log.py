@@ -35,7 +35,8 @@ class LoggedSample:
     tokens_out: int | None = None
     seconds: float | None = None
     asks: str | None = None  # the text of its task, or what a tool has in its place
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of its task, by which tasks may be clustered
+    # of its task, by which tasks may be clustered
+    fields: Mapping[str, Any] = field(default_factory=dict)
     asked: str = ""  # koderz' digest of what its task asks, in a log that koderz wrote
 
 
@@ -64,10 +65,15 @@ class Log:
         """The summary of the log, which was read from `path`. Raises KoderzError for a log without one sample."""
         rows = [
             *self.rows,
-            *(LoggedSample(task=f"{UNNAMED}{place}", value=0.0) for place in range(1, self.unlisted + 1)),
+            *(
+                LoggedSample(task=f"{UNNAMED}{place}", value=0.0)
+                for place in range(1, self.unlisted + 1)
+            ),
         ]
         if not rows:
-            raise KoderzError(f"{path}: this {self.tool} log holds no sample yet, so there is nothing to compare")
+            raise KoderzError(
+                f"{path}: this {self.tool} log holds no sample yet, so there is nothing to compare"
+            )
         values = [row.value for row in rows if row.value is not None]
         is_bounded = not self.lower_is_better and all(0 <= value <= 1 for value in values)
         is_rate = is_bounded and all(value in (0, 1) for value in values)
@@ -81,15 +87,21 @@ class Log:
             own = {"problem_id": row.task, "arm": arm, "sample": sample, "cost": row.cost or 0.0}
             judged.setdefault(arm, [])
             if row.value is None:
-                faults.append(own | {"reason": row.error or "the log has no score of it", "cause": "other"})
+                faults.append(
+                    own | {"reason": row.error or "the log has no score of it", "cause": "other"}
+                )
                 continue
-            judged[arm].append(own | _result_of(row, self, arm, is_rate=is_rate, is_bounded=is_bounded))
+            judged[arm].append(
+                own | _result_of(row, self, arm, is_rate=is_rate, is_bounded=is_bounded)
+            )
         partial = sum(value not in (0, 1) for value in values) if is_bounded else 0
         notes = [
             f"A log of {self.tool}: what it doesn't hold, such as costs or times, is left out.",
             *self.notes,
             *(
-                [f"{partial} of {len(values)} scores lie between 0 and 1; they don't count as passed."]
+                [
+                    f"{partial} of {len(values)} scores lie between 0 and 1; they don't count as passed."
+                ]
                 if partial
                 else []
             ),
@@ -112,7 +124,11 @@ class Log:
             },
             "simulated": self.simulated,
             "faults": faults,
-            "asked": {row.task: row.asked or digest(row.asks or "") for row in rows if row.asked or row.asks},
+            "asked": {
+                row.task: row.asked or digest(row.asks or "")
+                for row in rows
+                if row.asked or row.asks
+            },
             "notes": notes,
             "arms": {arm: {"results": results} for arm, results in judged.items()},
             **({} if is_rate else self._measured(is_bounded=is_bounded)),
@@ -131,15 +147,21 @@ class Log:
 
     def values(self, field_name: str, path: Path) -> dict[str, str]:
         """The value of a field by task, as text. Raises KoderzError where no task has it."""
-        found = {row.task: value for row in self.rows if (value := text(row.fields.get(field_name)))}
+        found = {
+            row.task: value for row in self.rows if (value := text(row.fields.get(field_name)))
+        }
         if not found:
-            fields = ", ".join(dict.fromkeys(text(each) for row in self.rows for each in row.fields))
+            fields = ", ".join(
+                dict.fromkeys(text(each) for row in self.rows for each in row.fields)
+            )
             told = f"its fields are {fields[:400]}" if fields else "none has any field"
             raise KoderzError(f"{path}: no task has a field {field_name} to cluster by; {told}")
         return found
 
 
-def _result_of(row: LoggedSample, log: Log, arm: str, *, is_rate: bool, is_bounded: bool) -> dict[str, Any]:
+def _result_of(
+    row: LoggedSample, log: Log, arm: str, *, is_rate: bool, is_bounded: bool
+) -> dict[str, Any]:
     """A judged sample as a result, which names what the log doesn't hold, so that it isn't taken for 0."""
     told = {"cost": row.cost, "tokens": row.tokens_in, "iterations": None, "latency": None}
     metrics = row.metrics if is_bounded else {**row.metrics, log.scorer: row.value}

@@ -15,7 +15,11 @@ _PASSED = ("pass", "passed", "success")
 def read_evalplus(path: Path) -> Log:
     """The log of `NAME_eval_results.json` of EvalPlus or BigCodeBench. With plus tests a sample has to pass both."""
     document = table(read_json(path))
-    rows = [row for task, samples in table(document.get("eval")).items() for row in _samples(text(task), samples)]
+    rows = [
+        row
+        for task, samples in table(document.get("eval")).items()
+        for row in _samples(text(task), samples)
+    ]
     is_big = any(row.task.startswith("BigCodeBench") for row in rows)
     has_plus = any(row.metrics for row in rows)
     if is_big:
@@ -39,10 +43,16 @@ def read_evalplus(path: Path) -> Log:
 def _samples(task: str, samples: Any) -> Iterator[LoggedSample]:
     if isinstance(samples, dict):  # before 0.2: {"base": [[status, details]], "plus": [...]}
         base, plus = (listed(samples.get(name)) for name in ("base", "plus"))
-        pairs = [(_status(one), _status(plus[place]) if place < len(plus) else "") for place, one in enumerate(base)]
+        pairs = [
+            (_status(one), _status(plus[place]) if place < len(plus) else "")
+            for place, one in enumerate(base)
+        ]
     else:
         own = [table(sample) for sample in listed(samples)]
-        pairs = [(text(each.get("base_status") or each.get("status")), text(each.get("plus_status"))) for each in own]
+        pairs = [
+            (text(each.get("base_status") or each.get("status")), text(each.get("plus_status")))
+            for each in own
+        ]
     for first, second in pairs:
         if not first:
             yield LoggedSample(task=task, value=None, error="it has no status")
@@ -68,7 +78,9 @@ def read_human_eval(path: Path) -> Log:
             task=text(sample.get("task_id")),
             value=float(sample.get("passed") is True),
             verdict="timeout" if text(sample.get("result")) == "timed out" else "",
-            cause="" if sample.get("passed") is True else text(sample.get("result")).removeprefix("failed: ")[:200],
+            cause=""
+            if sample.get("passed") is True
+            else text(sample.get("result")).removeprefix("failed: ")[:200],
         )
         for line in read_lines(path)
         if (sample := table(line)).get("task_id") is not None
@@ -79,12 +91,16 @@ def read_human_eval(path: Path) -> Log:
 def read_livecodebench(path: Path) -> Log:
     """The log of LiveCodeBench's `…_eval_all.json`: each question's programs are its samples."""
     rows = [
-        LoggedSample(task=text(question.get("question_id")), value=float(graded is True), fields=question)
+        LoggedSample(
+            task=text(question.get("question_id")), value=float(graded is True), fields=question
+        )
         for each in listed(read_json(path))
         for question in [table(each)]
         for graded in listed(question.get("graded_list"))
     ]
-    return Log(tool="LiveCodeBench", suite="livecodebench", model=_model(path), rows=rows, scorer="passed")
+    return Log(
+        tool="LiveCodeBench", suite="livecodebench", model=_model(path), rows=rows, scorer="passed"
+    )
 
 
 def _model(path: Path) -> str:

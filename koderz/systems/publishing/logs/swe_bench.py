@@ -12,7 +12,14 @@ from koderz.errors import KoderzError
 from koderz.systems.publishing.logs.files import count, listed, number, read_json, table, text
 from koderz.systems.publishing.logs.log import Log, LoggedSample
 
-SPLITS = {"verified": 500, "lite": 300, "test": 2294, "multimodal": 517, "bash-only": 500, "multilingual": 300}
+SPLITS = {
+    "verified": 500,
+    "lite": 300,
+    "test": 2294,
+    "multimodal": 517,
+    "bash-only": 500,
+    "multilingual": 300,
+}
 """The number of instances of each split, by which official rates are divided. Source: swebench.com."""
 
 
@@ -23,13 +30,20 @@ def read_report(path: Path) -> Log:
     """
     report = table(read_json(path))
     if "resolved_ids" not in report:
-        raise KoderzError(f"{path} has numbers alone, and no ids of instances; give the folder of their report.json")
-    named = {name: dict.fromkeys(map(text, listed(report.get(f"{name}_ids")))) for name in ("resolved", "empty_patch")}
+        raise KoderzError(
+            f"{path} has numbers alone, and no ids of instances; give the folder of their report.json"
+        )
+    named = {
+        name: dict.fromkeys(map(text, listed(report.get(f"{name}_ids"))))
+        for name in ("resolved", "empty_patch")
+    }
     lost = {
         name: dict.fromkeys(map(text, listed(report.get(f"{name}_ids"))))
         for name in ("error", "incomplete", "infra_failure")
     }
-    ids = dict.fromkeys(map(text, [*listed(report.get("submitted_ids")), *listed(report.get("completed_ids"))]))
+    ids = dict.fromkeys(
+        map(text, [*listed(report.get("submitted_ids")), *listed(report.get("completed_ids"))])
+    )
     ids |= {name: None for each in (*named.values(), *lost.values()) for name in each}
     rows = []
     for task in ids:
@@ -63,7 +77,9 @@ def read_instances(path: Path) -> Log:
                     task=text(task),
                     value=None if own.get("infra_failure") else float(own.get("resolved") is True),
                     error=f"infra failure: {reason}",
-                    cause="empty patch" if own.get("patch_is_None") or own.get("patch_exists") is False else "",
+                    cause="empty patch"
+                    if own.get("patch_is_None") or own.get("patch_exists") is False
+                    else "",
                 )
             )
     return _log(rows, path.name, {"run": path.parent.name}, [])
@@ -77,7 +93,9 @@ def read_details(path: Path) -> Log:
             task=text(task),
             value=float(own.get("resolved") is True),
             cost=number(own.get("cost")),
-            metrics={"api_calls": calls} if (calls := number(own.get("api_calls"))) is not None else {},
+            metrics={"api_calls": calls}
+            if (calls := number(own.get("api_calls"))) is not None
+            else {},
         )
         for task, each in table(read_json(place)).items()
         if (own := table(each)) or True
@@ -100,13 +118,21 @@ def read_submission(path: Path) -> Log:
     place = (
         path
         if path.is_file()
-        else next(p for p in (folder / "results/results.json", folder / "results.json") if p.exists())
+        else next(
+            p for p in (folder / "results/results.json", folder / "results.json") if p.exists()
+        )
     )
     lists = table(read_json(place))
     resolved = dict.fromkeys(map(text, listed(lists.get("resolved"))))
-    failed = dict.fromkeys(map(text, [*listed(lists.get("no_generation")), *listed(lists.get("no_logs"))]))
+    failed = dict.fromkeys(
+        map(text, [*listed(lists.get("no_generation")), *listed(lists.get("no_logs"))])
+    )
     rows = [LoggedSample(task=task, value=1.0) for task in resolved]
-    rows += [LoggedSample(task=task, value=0.0, cause="nothing submitted") for task in failed if task not in resolved]
+    rows += [
+        LoggedSample(task=task, value=0.0, cause="nothing submitted")
+        for task in failed
+        if task not in resolved
+    ]
     by_repo = place.with_name("resolved_by_repo.json")
     total = (
         sum(count(table(each).get("total")) or 0 for each in table(read_json(by_repo)).values())
@@ -125,13 +151,22 @@ def read_submission(path: Path) -> Log:
     return _log(rows, folder.resolve().name, {}, [], unlisted=total - len(rows))
 
 
-def _log(rows: list[LoggedSample], model: str, settings: Mapping[str, Any], notes: list[str], unlisted: int = 0) -> Log:
+def _log(
+    rows: list[LoggedSample],
+    model: str,
+    settings: Mapping[str, Any],
+    notes: list[str],
+    unlisted: int = 0,
+) -> Log:
     date = re.match(r"(\d{4})(\d\d)(\d\d)_", model)
     return Log(
         tool="SWE-bench",
         suite="swe-bench",
         model=model,
-        rows=[replace(row, fields={"repo": row.task.rpartition("-")[0].replace("__", "/")}) for row in rows],
+        rows=[
+            replace(row, fields={"repo": row.task.rpartition("-")[0].replace("__", "/")})
+            for row in rows
+        ],
         settings=settings,
         scorer="resolved",
         started="-".join(date.groups()) if date else "",

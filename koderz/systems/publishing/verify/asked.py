@@ -24,7 +24,9 @@ from koderz.systems.publishing.verify.findings import Verification, as_json, is_
 from koderz.types import SIMULATED, Completion, Message, Reply, Sampling
 from koderz_tracker.records import Call, Grade, Once
 
-_ELSEWHERE = frozenset({"time", "latency", "messages", "experiment_id", "call", "key", "reused", "cost_saved", "asked"})
+_ELSEWHERE = frozenset(
+    {"time", "latency", "messages", "experiment_id", "call", "key", "reused", "cost_saved", "asked"}
+)
 """Fields of a call of the simulated model that are compared elsewhere, or on trust."""
 
 _ASKED = ("purpose", "role", "model", "sampling", "depth", "parent")
@@ -40,7 +42,8 @@ class AuditedExperiment:
     where: str
     redacts: bool = False  # whether texts may have been taken out of the record
     asks: list[tuple[Ask, Call]] = field(default_factory=list)
-    answers: dict[str, Reply | str] = field(default_factory=dict)  # that are judged, by the keys of their verdicts
+    # that are judged, by the keys of their verdicts
+    answers: dict[str, Reply | str] = field(default_factory=dict)
     remade: set[str] = field(default_factory=set)  # keys of values that were made again
 
     @property
@@ -63,7 +66,9 @@ class AuditedExperiment:
     def graded(self, grade: Grade, recorded: Grade) -> None:
         """Compares a recorded score with the one that is computed now."""
         if not is_same_grade(grade, recorded) and not self._hides(recorded):
-            self.result.differs("verdict", f"{self.where}, item {grade.item:.60}", _told(recorded), _told(grade))
+            self.result.differs(
+                "verdict", f"{self.where}, item {grade.item:.60}", _told(recorded), _told(grade)
+            )
 
     def made(self, value: Any, recorded: Once) -> None:
         """Compares a recorded value with the one that is made now, if the replay makes one."""
@@ -113,12 +118,18 @@ class CallCheck:
                 if name == "sampling" and self._plan.record.config.get("role_options"):
                     self._result.trusts("the sampling of roles that have options of their own")
                 else:
-                    self._result.differs("call", f"{audit.where}, call {call.call}, {name}", recorded, now)
+                    self._result.differs(
+                        "call", f"{audit.where}, call {call.call}, {name}", recorded, now
+                    )
 
 
 def check_text(where: str, call: Call, result: Verification) -> None:
     """Compares the text that was judged with the reply that it was cut from."""
-    if call.finish_reason == "imported" or not isinstance(call.reply, str) or not isinstance(call.text, str | None):
+    if (
+        call.finish_reason == "imported"
+        or not isinstance(call.reply, str)
+        or not isinstance(call.text, str | None)
+    ):
         return
     if foreign_provider(call.model):
         result.trusts(f"how replies of {call.model.partition('/')[0]} were cut from what it sent")
@@ -129,7 +140,9 @@ def check_text(where: str, call: Call, result: Verification) -> None:
     if text != parted.text:
         result.differs("call", f"{where}, call {call.call}, text", text, parted.text)
     elif isinstance(call.reasoning, str) and not call.reasoning.endswith(parted.reasoning):
-        result.differs("call", f"{where}, call {call.call}, reasoning", call.reasoning, parted.reasoning)
+        result.differs(
+            "call", f"{where}, call {call.call}, reasoning", call.reasoning, parted.reasoning
+        )
 
 
 def check_again(where: str, calls: Sequence[Call], result: Verification) -> None:
@@ -143,7 +156,9 @@ def check_again(where: str, calls: Sequence[Call], result: Verification) -> None
         same = ("messages", *_ASKED, *(("reply", "text") if call.model == SIMULATED else ()))
         names = [name for name in same if before and getattr(before, name) != getattr(call, name)]
         if before is None or names:
-            result.differs("call", f"{where}, call {call.call}", ", ".join(names) or key, "a judge asked again")
+            result.differs(
+                "call", f"{where}, call {call.call}", ", ".join(names) or key, "a judge asked again"
+            )
 
 
 def offline_caller(plan: Plan) -> Caller:
@@ -151,7 +166,9 @@ def offline_caller(plan: Plan) -> Caller:
     settings, models = plan.settings, dict[str, Model]()
     for key, (name, _) in opened_models(plan.arms, settings.roles_elsewhere).items():
         if name == SIMULATED:
-            options = replace(settings.of(SimulatedOptions), simulated_latency=0.0, simulated_fault_rate=0.0)
+            options = replace(
+                settings.of(SimulatedOptions), simulated_latency=0.0, simulated_fault_rate=0.0
+            )
             models[key] = plan.suite.simulated_model(plan.tasks, settings.seed, options)
         else:
             models[key] = _Silent(parse_model_name(name))

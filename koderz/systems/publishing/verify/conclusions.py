@@ -19,7 +19,15 @@ from koderz.systems.publishing.verify.files import RunFiles
 from koderz.systems.publishing.verify.findings import Verification, as_json
 from koderz.systems.publishing.verify.redo import alike
 from koderz_tracker.files import MB, open_own, read_all
-from koderz_tracker.records import Decision, Experiment, Fault, Finished, JudgeCalibration, Record, Resumed
+from koderz_tracker.records import (
+    Decision,
+    Experiment,
+    Fault,
+    Finished,
+    JudgeCalibration,
+    Record,
+    Resumed,
+)
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.summary import Summary, summarize
 
@@ -29,7 +37,9 @@ _LARGEST_LABELS = 256 * MB
 
 def check_decisions(files: RunFiles, plan: Plan | None, result: Verification) -> None:
     """Follows the outcomes in their recorded order, and compares each decision with the one that they lead to."""
-    recorded = [line for _, line in files.lines("experiment", "fault", "decision", "resumed", "finished")]
+    recorded = [
+        line for _, line in files.lines("experiment", "fault", "decision", "resumed", "finished")
+    ]
     if not (files.plan.until_decided or any(isinstance(line, Decision) for line in recorded)):
         return
     if plan is None or plan.record.until_decided is None:
@@ -71,7 +81,9 @@ def _compare(recorded: Decision, derived: Decision, result: Verification) -> Non
 def check_calibrations(files: RunFiles, result: Verification) -> None:
     """Computes the figures of a judge anew from the labels of people that lie beside the journal."""
     lines = [*files.lines("experiment", "fault", "calibration")]
-    last_end = max((number for number, line in lines if not isinstance(line, JudgeCalibration)), default=0)
+    last_end = max(
+        (number for number, line in lines if not isinstance(line, JudgeCalibration)), default=0
+    )
     for number, line in lines:
         if not isinstance(line, JudgeCalibration):
             continue
@@ -81,13 +93,22 @@ def check_calibrations(files: RunFiles, result: Verification) -> None:
             continue
         path = files.folder / "calibrations" / f"{line.digest}.json"
         if not _DIGEST.fullmatch(line.digest) or not path.is_file():
-            result.lacks(f"figures of the judge's calibration: the labels {line.digest:.16} aren't with the run")
+            result.lacks(
+                f"figures of the judge's calibration: the labels {line.digest:.16} aren't with the run"
+            )
             continue
         try:
-            labels: Mapping[str, Mapping[str, float]] = orjson.loads(read_all(path, _LARGEST_LABELS))["labels"]
+            labels: Mapping[str, Mapping[str, float]] = orjson.loads(
+                read_all(path, _LARGEST_LABELS)
+            )["labels"]
             figures: Any = as_json(JudgedRun(files.folder).calibration(labels, line.digest).arms)
         except (KoderzError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            result.differs("figure", f"the calibration {line.digest}", "labels", f"none that can be read: {error}")
+            result.differs(
+                "figure",
+                f"the calibration {line.digest}",
+                "labels",
+                f"none that can be read: {error}",
+            )
             continue
         for name in {*figures, *line.arms}:
             own, now = as_json(line.arms.get(name)), figures.get(name)
@@ -96,7 +117,19 @@ def check_calibrations(files: RunFiles, result: Verification) -> None:
 
 
 _LARGEST_SUMMARY = 2 << 30
-_ALWAYS = frozenset({"run_id", "mode", "start_time", "end_time", "config", "planned", "faults", "status", "simulated"})
+_ALWAYS = frozenset(
+    {
+        "run_id",
+        "mode",
+        "start_time",
+        "end_time",
+        "config",
+        "planned",
+        "faults",
+        "status",
+        "simulated",
+    }
+)
 """Keys that summaries of all versions have, as far as they were written since these were added."""
 
 
@@ -104,7 +137,9 @@ def check_summary(folder: Path, path: Path | None, result: Verification) -> None
     """Computes the summary of the run in `folder` anew, and compares the file at `path` with it."""
     summary = summarize(folder)
     arms = {name: replace(arm, results=[]) for name, arm in summary.arms.items()}
-    result.figures = sum(1 for _ in _numbers(_document(replace(summary, arms=arms, config={}, environment={}))))
+    result.figures = sum(
+        1 for _ in _numbers(_document(replace(summary, arms=arms, config={}, environment={})))
+    )
     if path is None:
         result.note("it has no summary beside it, so only the journal was verified")
         result.figures = 0
@@ -122,7 +157,9 @@ def check_summary(folder: Path, path: Path | None, result: Verification) -> None
         return
     version = str(summary.environment.get("koderz", ""))
     if version != __version__ and (newer := derived.keys() - recorded.keys() - _ALWAYS):
-        result.note(f"written by koderz {version}, whose summaries have no {', '.join(sorted(newer))}")
+        result.note(
+            f"written by koderz {version}, whose summaries have no {', '.join(sorted(newer))}"
+        )
         derived = {name: value for name, value in derived.items() if name not in newer}
     for where, before, now in _differences("", recorded, derived):
         result.differs("figure", where, before, now)
@@ -132,7 +169,9 @@ def _is_same(path: Path, summary: Summary) -> bool:
     """Whether the file holds just these bytes; it is read in pieces, since it may be large."""
     try:
         with open_own(path) as file:
-            return all(file.read(len(piece)) == piece for piece in encode_summary(summary)) and not file.read(1)
+            return all(
+                file.read(len(piece)) == piece for piece in encode_summary(summary)
+            ) and not file.read(1)
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error.strerror})") from None
 

@@ -35,7 +35,9 @@ class ExperimentLines(NamedTuple):
     @property
     def end(self) -> int | None:
         """The place of the last line that ends it, which figures are made of; None if none does."""
-        places = [place for place, line in enumerate(self.records) if isinstance(line, Experiment | Fault)]
+        places = [
+            place for place, line in enumerate(self.records) if isinstance(line, Experiment | Fault)
+        ]
         return places[-1] if places else None
 
 
@@ -54,7 +56,8 @@ class RunFiles:
         self._offsets = [offset for (offset,) in index.columns("offset")]
         self._privacy: Privacy | None = None
         self._sound: set[str] = set()  # digests of long messages that are what they are said to be
-        self._roles: dict[str, tuple[str, set[str]]] = {}  # of long messages: as stored, and as calls name them
+        # of long messages: as stored, and as calls name them
+        self._roles: dict[str, tuple[str, set[str]]] = {}
 
     @property
     def journal(self) -> Path:
@@ -81,30 +84,45 @@ class RunFiles:
             try:
                 each = fetched(whole(record, self.folder), self.folder)
                 each = self._privacy.opened(each) if self._privacy else each
-                found.records.append(self._with_messages(each, where) if isinstance(each, Call) else each)
+                found.records.append(
+                    self._with_messages(each, where) if isinstance(each, Call) else each
+                )
                 found.numbers.append(bisect_left(self._offsets, offset))
             except (JournalError, KoderzError) as error:
-                text = str(error).replace(f"{self.folder}/", "").replace(str(self.folder), self.folder.name)
+                text = (
+                    str(error)
+                    .replace(f"{self.folder}/", "")
+                    .replace(str(self.folder), self.folder.name)
+                )
                 self.result.differs("blob", where, text, "the text that the line names")
         return found
 
     def lines(self, *kinds: str) -> Iterator[tuple[int, Record]]:
         """The lines of these kinds, each with its number in the journal."""
         wanted = {CODES[name] for name in kinds}
-        for number, (code, length, offset) in enumerate(self._index.columns("code", "length", "offset")):
+        for number, (code, length, offset) in enumerate(
+            self._index.columns("code", "length", "offset")
+        ):
             if code in wanted:
-                yield from ((number, record) for record in read_records(self.journal, [(offset, length)]))
+                yield from (
+                    (number, record) for record in read_records(self.journal, [(offset, length)])
+                )
 
     def conclude(self) -> None:
         """Compares the roles of long messages with those by which calls name them, of which one stored it."""
         for digest, (stored, named) in self._roles.items():
             if stored not in named:
-                self.result.differs("blob", f"message {digest[:12]}", stored, " or ".join(sorted(named)))
+                self.result.differs(
+                    "blob", f"message {digest[:12]}", stored, " or ".join(sorted(named))
+                )
 
     def _with_messages(self, call: Call, where: str) -> Call:
         if all("content" in message for message in call.messages):
             return call
-        return replace(call, messages=[each for message in call.messages for each in self._restored(message, where)])
+        return replace(
+            call,
+            messages=[each for message in call.messages for each in self._restored(message, where)],
+        )
 
     def _restored(self, message: dict[str, Any], where: str) -> list[dict[str, Any]]:
         if "content" in message:
@@ -121,15 +139,29 @@ class RunFiles:
             self._sound.add(digest)
             self._roles.setdefault(digest, (text.role, set()))[1].add(str(message.get("role")))
             return restored(message, str(text.content))
-        except (AssertionError, JournalError, ValueError, KeyError, TypeError, KoderzError) as error:
-            self.result.differs("blob", f"{where}, message {digest[:12]}", str(error), "the message that a call names")
+        except (
+            AssertionError,
+            JournalError,
+            ValueError,
+            KeyError,
+            TypeError,
+            KoderzError,
+        ) as error:
+            self.result.differs(
+                "blob",
+                f"{where}, message {digest[:12]}",
+                str(error),
+                "the message that a call names",
+            )
             return [{"role": str(message.get("role", "")), "content": ""}]
 
     def _count(self, index: Index) -> None:
         if index.damaged:
             self.result.differs("file", NAME, f"{len(index.damaged)} lines can't be read", "none")
         if doubled := index.count(DOUBLED):
-            self.result.differs("plan", NAME, f"{doubled} lines stand there twice", "each line once")
+            self.result.differs(
+                "plan", NAME, f"{doubled} lines stand there twice", "each line once"
+            )
         if index.end != self.journal.stat().st_size and not index.count(DAMAGED):
             self.result.note("the journal's last line is torn and left out")
 

@@ -52,15 +52,18 @@ class Verification:
     run_id: str | None
     judged: int = 0  # verdicts that were made anew
     same: int = 0
-    unsteady: list[str] = field(default_factory=list)  # verdicts that came out both ways: experiments and attempts
+    # verdicts that came out both ways: experiments and attempts
+    unsteady: list[str] = field(default_factory=list)
     unjudged: int = 0  # verdicts that couldn't be made anew here
     replayed: int = 0  # experiments whose solver ran again over the record
     prompts: int = 0  # calls whose messages were made anew
     figures: int = 0  # that were computed anew; 0: there is no summary
     findings: list[Difference] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)  # findings by kind, those that aren't kept included
+    # findings by kind, those that aren't kept included
+    found: Counter[str] = field(default_factory=Counter)
     not_derived: list[str] = field(default_factory=list)
-    gaps: list[str] = field(default_factory=list)  # experiments that no figure shows, counted: a reader has to know
+    # experiments that no figure shows, counted: a reader has to know
+    gaps: list[str] = field(default_factory=list)
     chosen: str = ""  # the tasks, where the run's author has chosen them one by one
     on_trust: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -184,13 +187,19 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Map
     records.Fault: dict.fromkeys(
         ("time", "reason", "cause", "frames", "throttled"), "when and why experiments faulted"
     ),
-    records.Resumed: dict.fromkeys(("time", "how", "config"), "when and how sessions worked on it again"),
+    records.Resumed: dict.fromkeys(
+        ("time", "how", "config"), "when and how sessions worked on it again"
+    ),
     records.Finished: dict.fromkeys(("time", "status", "reason"), "when and why sessions ended"),
     records.Submitted: dict.fromkeys(("time", "engine", "call_id", "url"), _RENTED),
-    records.Compute: dict.fromkeys(("time", "engine", "gpu", "seconds", "cost_per_second", "cost"), _RENTED),
+    records.Compute: dict.fromkeys(
+        ("time", "engine", "gpu", "seconds", "cost_per_second", "cost"), _RENTED
+    ),
     records.JudgeCalibration: {"time": _TIMES},
     records.Decision: {"time": _TIMES},
-    records.Batch: dict.fromkeys(records.Batch.__struct_fields__, "batches, as their provider told of them"),
+    records.Batch: dict.fromkeys(
+        records.Batch.__struct_fields__, "batches, as their provider told of them"
+    ),
 }
 """By kind of record and name of the field. A finding is not ruled out by its being here."""
 

@@ -18,12 +18,23 @@ from koderz.systems.publishing.verify.findings import Verification, is_redacted
 from koderz.systems.publishing.verify.redo import alike
 from koderz.types import SIMULATED
 from koderz_tracker import records
-from koderz_tracker.records import Attempt, Call, Compute, Experiment, Grade, Once, Record, Resumed, Submitted
+from koderz_tracker.records import (
+    Attempt,
+    Call,
+    Compute,
+    Experiment,
+    Grade,
+    Once,
+    Record,
+    Resumed,
+    Submitted,
+)
 
 _HOW = ("resume", "retry", "rescore", "calibrate")
 _BACKWARD = 1.0  # seconds by which times of lines may run backward
 _OTHER_TIME = 3600.0  # seconds by which a clock is put back once a year
-_IN_FLIGHT = 3  # lines that may follow an end that was lost when a session ended, times the experiments under way
+# lines that may follow an end that was lost when a session ended, times the experiments under way
+_IN_FLIGHT = 3
 
 
 class RunSession(NamedTuple):
@@ -57,8 +68,12 @@ class Sessions:
         for number, line in files.lines("resumed", "finished"):
             if isinstance(line, Resumed):
                 at_once = line.config.get("concurrency", self.all[-1].concurrency)
-                self.all.append(RunSession(number, line.how, at_once if isinstance(at_once, int) else 1))
-                self.is_rescored |= line.how == "rescore" or bool(line.config.get("accept_divergence"))
+                self.all.append(
+                    RunSession(number, line.how, at_once if isinstance(at_once, int) else 1)
+                )
+                self.is_rescored |= line.how == "rescore" or bool(
+                    line.config.get("accept_divergence")
+                )
                 if line.how not in _HOW:
                     result.differs("plan", "a session", line.how, f"one of {', '.join(_HOW)}")
             elif isinstance(line, records.Finished):
@@ -113,23 +128,41 @@ class JournalCheck:
         check_again(place, calls, self._result)
         numbers = [call.call for call in calls]
         if sorted(numbers) != [*range(1, len(numbers) + 1)]:
-            self._result.differs("experiment", place, f"calls {numbers}", f"calls 1 to {len(numbers)}")
+            self._result.differs(
+                "experiment", place, f"calls {numbers}", f"calls 1 to {len(numbers)}"
+            )
         self._check_order(place, found)
 
     def conclude(self) -> None:
         """Says what the plan has and the journal hasn't, and which experiments have no verdict."""
         planned, status = self._plan.planned, self._sessions.status
         if self._unended and status == "complete" and not self._plan.config.get("imported"):
-            self._result.differs("plan", "experiments without an end", self._unended, "none, since the run is complete")
+            self._result.differs(
+                "plan",
+                "experiments without an end",
+                self._unended,
+                "none, since the run is complete",
+            )
         elif self._unended and status != "decided":
-            self._result.gaps.append(f"{self._unended} of {planned} planned experiments have not ended")
+            self._result.gaps.append(
+                f"{self._unended} of {planned} planned experiments have not ended"
+            )
         elif self._unended:
-            self._result.note(f"{self._unended} of {planned} planned experiments were not asked, since it was decided")
+            self._result.note(
+                f"{self._unended} of {planned} planned experiments were not asked, since it was decided"
+            )
         if self._faults and status in ("complete", "decided"):
-            self._result.differs("plan", "its status", status, f"incomplete, since {self._faults} experiments faulted")
+            self._result.differs(
+                "plan",
+                "its status",
+                status,
+                f"incomplete, since {self._faults} experiments faulted",
+            )
         if self._faults:
             without = f", {self._free_faults} of them without a call" if self._free_faults else ""
-            self._result.gaps.append(f"{self._faults} of {planned} experiments ended in a fault{without}")
+            self._result.gaps.append(
+                f"{self._faults} of {planned} experiments ended in a fault{without}"
+            )
         if not self._unended and not self._faults and status not in ("complete", "unfinished"):
             self._result.differs("plan", "its status", status, "complete")
 
@@ -151,15 +184,21 @@ class JournalCheck:
             is_end = isinstance(line, Experiment | records.Fault)
             retries = self._plan.until_decided is not None and isinstance(before, records.Fault)
             if is_same and not retries:
-                self._result.differs("experiment", place, f"a line behind its end: {line.kind}", "none")
+                self._result.differs(
+                    "experiment", place, f"a line behind its end: {line.kind}", "none"
+                )
             how = self._sessions.all[session].how
             if is_end and isinstance(before, Experiment) and how != "rescore":
-                self._result.differs("plan", place, f"another end, in a session of {how or 'the run'}", "one end")
+                self._result.differs(
+                    "plan", place, f"another end, in a session of {how or 'the run'}", "one end"
+                )
             if is_end:
                 before = line
             by_session[session].append(line)
 
-    def _check_totals(self, place: str, lines: Sequence[Record], ended: Experiment | records.Fault) -> None:
+    def _check_totals(
+        self, place: str, lines: Sequence[Record], ended: Experiment | records.Fault
+    ) -> None:
         """Compares an end with the sums over its calls and machines, whatever its solver."""
         totals = Totals()
         for line in lines:
@@ -167,9 +206,21 @@ class JournalCheck:
                 totals.add(line)
             elif isinstance(line, Compute):
                 totals.rent(line)
-        derived = {"calls": totals.calls, "cost": totals.cost, "unknown_ends": dict(totals.unknown_ends)}
+        derived = {
+            "calls": totals.calls,
+            "cost": totals.cost,
+            "unknown_ends": dict(totals.unknown_ends),
+        }
         if isinstance(ended, Experiment):
-            names = ("depth", "cost_known", "tokens_in", "tokens_out", "tokens_reasoning", "latency", "answered_by")
+            names = (
+                "depth",
+                "cost_known",
+                "tokens_in",
+                "tokens_out",
+                "tokens_reasoning",
+                "latency",
+                "answered_by",
+            )
             derived |= {name: getattr(totals, name) for name in names}
             derived |= {"saved_cost": totals.saved_cost, "reused": totals.reused}
             derived |= {"cost_by_tier": totals.by_tier(), "throttled": dict(totals.throttled)}
@@ -178,9 +229,16 @@ class JournalCheck:
             if ended.success != (ended.verdict == "passed") and not any(
                 isinstance(line, Attempt) and line.passes for line in lines
             ):
-                self._result.differs("experiment", f"{place}, success", ended.success, ended.verdict)
-        rented = [line.cost for line in lines if isinstance(line, Compute) and line.engine not in (SANDBOX, UNPRICED)]
-        if rented and alike(ended.cost, totals.cost + math.fsum(rented)):  # not so where it was worked on again here
+                self._result.differs(
+                    "experiment", f"{place}, success", ended.success, ended.verdict
+                )
+        rented = [
+            line.cost
+            for line in lines
+            if isinstance(line, Compute) and line.engine not in (SANDBOX, UNPRICED)
+        ]
+        # not so where it was worked on again here
+        if rented and alike(ended.cost, totals.cost + math.fsum(rented)):
             del derived["cost"]
             derived.pop("cost_by_tier", None)
         for name, value in derived.items():
@@ -197,19 +255,27 @@ class JournalCheck:
         if isinstance(line, Experiment | records.Fault | Attempt):
             own = line.problem_id, line.solver, line.arm, line.sample
             if own != planned[:4]:
-                self._result.differs("plan", place, " in ".join(map(str, own)), " in ".join(map(str, planned[:4])))
+                self._result.differs(
+                    "plan", place, " in ".join(map(str, own)), " in ".join(map(str, planned[:4]))
+                )
         if isinstance(line, Experiment) and line.model not in ("", planned.model):
             self._result.differs("plan", f"{place}, model", line.model, planned.model)
 
     def _check_cost(self, place: str, call: Call) -> None:
         if (call.cost if call.reused else call.cost_saved) != 0.0:
             what = "of a reused reply" if call.reused else "saved"
-            self._result.differs("cost", f"{place}, call {call.call}, {what}", call.cost or call.cost_saved, 0.0)
+            self._result.differs(
+                "cost", f"{place}, call {call.call}, {what}", call.cost or call.cost_saved, 0.0
+            )
         paid = call.cost_saved if call.reused else call.cost
         names = call.model, call.model.partition("/")[2]
         price = next((self._prices[name] for name in names if name in self._prices), None)
         if call.batch:
-            own = [self._prices[key] for name in names if (key := f"{name}{IN_BATCHES}") in self._prices]
+            own = [
+                self._prices[key]
+                for name in names
+                if (key := f"{name}{IN_BATCHES}") in self._prices
+            ]
             price = own[0] if own else price and [price[0] / 2, price[1] / 2, *price[2:]]
         if call.model == SIMULATED:
             derived = 0.0
@@ -225,11 +291,15 @@ class JournalCheck:
         for line in lines:
             back = _seconds(before) - _seconds(line.time)
             if back > _BACKWARD and abs(back - _OTHER_TIME) > _BACKWARD:
-                self._result.differs("order", f"{place}, {line.kind}", line.time, f"not before {before}")
+                self._result.differs(
+                    "order", f"{place}, {line.kind}", line.time, f"not before {before}"
+                )
             before = line.time
 
 
-def check_missing_ends(found: Sequence[tuple[int, str, str]], sessions: Sessions, result: Verification) -> None:
+def check_missing_ends(
+    found: Sequence[tuple[int, str, str]], sessions: Sessions, result: Verification
+) -> None:
     """Says which experiments came to an end that isn't on record: the number of the last line, place and verdict.
 
     A session that is killed leaves those that were under way, and only these, between their last verdict and their end.
@@ -239,7 +309,9 @@ def check_missing_ends(found: Sequence[tuple[int, str, str]], sessions: Sessions
     for number, place, verdict in found:
         session = sessions.number_at(number)
         left[session] += 1
-        if sessions.was_in_flight(number) and left[session] <= max(1, sessions.all[session].concurrency):
+        if sessions.was_in_flight(number) and left[session] <= max(
+            1, sessions.all[session].concurrency
+        ):
             excused += 1
         else:
             result.differs("experiment", place, "no end", verdict)

@@ -26,7 +26,13 @@ from koderz.sandbox import NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.suites.references import references_of
 from koderz.systems.publishing.verify.asked import AuditedExperiment, CallCheck, offline_caller
-from koderz.systems.publishing.verify.findings import EXPLAINING, EXPLANATIONS, Verification, as_json, is_redacted
+from koderz.systems.publishing.verify.findings import (
+    EXPLAINING,
+    EXPLANATIONS,
+    Verification,
+    as_json,
+    is_redacted,
+)
 from koderz.types import JUDGE, Reply, Task
 from koderz_tracker import records
 from koderz_tracker.records import Attempt, Call, Experiment, Keyed, Once, Record, Text
@@ -74,7 +80,8 @@ class Redoing:
     is_rescored: bool = False  # calls may be on record that no verdict rests on any more
     doubts: list[Doubt] = field(default_factory=list)
     redacted: int = 0  # experiments with redacted texts
-    missing_ends: list[tuple[int, str, str]] = field(default_factory=list)  # number of the last line, place, verdict
+    # number of the last line, place, verdict
+    missing_ends: list[tuple[int, str, str]] = field(default_factory=list)
 
     @cached_property
     def tasks(self) -> Mapping[str, Task]:
@@ -107,14 +114,18 @@ class Redoing:
         hides = any(map(self._hides, recorded))
         if hides:
             self.redacted += 1
-            self.result.lacks("experiments with texts that were redacted before the run was published")
+            self.result.lacks(
+                "experiments with texts that were redacted before the run was published"
+            )
         counted = recorded if end is None else recorded[: end + 1]
         behind = recorded[len(counted) :]
         answers: dict[str, Reply | str] = {}
         if identity.arm.name in self.run.replayable and recorded:
             if end is not None:
                 answers |= await self._replay(identity, counted, counted[-1], hides=hides)
-            if end is None or any(isinstance(line, Keyed) and not line.key.startswith(JUDGE_ASK) for line in behind):
+            if end is None or any(
+                isinstance(line, Keyed) and not line.key.startswith(JUDGE_ASK) for line in behind
+            ):
                 answers |= await self._replay_open(identity, recorded, lines.numbers[-1])
         # A later session may have replaced verdicts and not have come to an end: figures rest on the earlier ones.
         attempts = {id(each): each for part in (counted, recorded) for each in _last_attempts(part)}
@@ -126,13 +137,21 @@ class Redoing:
             anew = [await self._judged(doubt), await self._judged(doubt)]
             where = place_of(doubt.identity, doubt.recorded.number)
             every = [doubt.derived, *filter(None, anew)]
-            names = [name for name in self._differences(doubt.recorded, doubt.derived) if not _vary(every, name)]
-            if not names or any(not self._differences(doubt.recorded, each) for each in anew if each):
+            names = [
+                name
+                for name in self._differences(doubt.recorded, doubt.derived)
+                if not _vary(every, name)
+            ]
+            if not names or any(
+                not self._differences(doubt.recorded, each) for each in anew if each
+            ):
                 self.result.unsteady.append(where)
                 continue
             for name in names:
                 kind: Kind = "program" if name == "program" else "verdict"
-                self.result.differs(kind, f"{where}, {name}", *_both(doubt.recorded, doubt.derived, name))
+                self.result.differs(
+                    kind, f"{where}, {name}", *_both(doubt.recorded, doubt.derived, name)
+                )
 
     # Verdicts
 
@@ -154,7 +173,9 @@ class Redoing:
             task = self.tasks.get(attempt.task_id) if attempt.task_id else identity.task
             if task is None and attempt.task_id:
                 place = place_of(identity, attempt.number)
-                self.result.differs("experiment", f"{place}, task_id", attempt.task_id, "a task of the suite")
+                self.result.differs(
+                    "experiment", f"{place}, task_id", attempt.task_id, "a task of the suite"
+                )
             if answer is None or task is None:
                 self.result.unjudged += 1
                 continue
@@ -179,7 +200,10 @@ class Redoing:
 
     async def _judged(self, doubt: Doubt) -> Attempt | None:
         """The attempt as it is judged now; None where that can't be done here, which the result says."""
-        book, audit = Book(), AuditedExperiment(self.result, place_of(doubt.identity), self.run.is_redacted)
+        book, audit = (
+            Book(),
+            AuditedExperiment(self.result, place_of(doubt.identity), self.run.is_redacted),
+        )
         how = replace(_NO_CALLS, audit=audit)
         handles = Handles(doubt.identity, doubt.calls, self._runner(book, how), how)
         try:
@@ -190,7 +214,10 @@ class Redoing:
                 self.result.lacks(f"verdicts: {fault}")
             else:  # a verdict of a model rests on its replies
                 self.result.differs(
-                    "verdict", audit.where, "no call of the judge", "the call that its verdict rests on"
+                    "verdict",
+                    audit.where,
+                    "no call of the judge",
+                    "the call that its verdict rests on",
                 )
             return None
         except Fault as fault:
@@ -200,7 +227,11 @@ class Redoing:
         return next((line for line in book.lines if isinstance(line, Attempt)), None)
 
     def _answer(
-        self, identity: Identity, attempt: Attempt, calls: Mapping[int, Call], answers: Mapping[str, Reply | str]
+        self,
+        identity: Identity,
+        attempt: Attempt,
+        calls: Mapping[int, Call],
+        answers: Mapping[str, Reply | str],
     ) -> Reply | str | None:
         """The judged answer: the reply that the attempt names, or a text that has the digest in its key."""
         task = attempt.task_id or identity.task.id
@@ -209,17 +240,26 @@ class Redoing:
             call = calls.get(attempt.call)
             if call is None:
                 where = place_of(identity, attempt.number)
-                self.result.differs("experiment", where, f"judges call {attempt.call}", "no such call is on record")
+                self.result.differs(
+                    "experiment", where, f"judges call {attempt.call}", "no such call is on record"
+                )
                 return None
             reply = reply_of(call, self._runner(Book(), _NO_CALLS))
             if digest and digest != digest_of([task, reply.text]):
                 self.result.differs(
-                    "program", place_of(identity, attempt.number), "another text", f"the reply of call {call.call}"
+                    "program",
+                    place_of(identity, attempt.number),
+                    "another text",
+                    f"the reply of call {call.call}",
                 )
             return reply
         if attempt.key in answers:
             return answers[attempt.key]
-        texts = [attempt.program, *(call.reply for call in calls.values()), *(call.text for call in calls.values())]
+        texts = [
+            attempt.program,
+            *(call.reply for call in calls.values()),
+            *(call.text for call in calls.values()),
+        ]
         for text in filter(None, texts):
             if isinstance(text, str) and digest == digest_of([task, text]):
                 return text
@@ -247,7 +287,9 @@ class Redoing:
                 self._compare(where, ended, outcome.record)
                 self._compare_numbers(where, book)
             case records.Fault(), Experiment():
-                self.result.differs("experiment", where, f"a fault: {ended.reason}", outcome.record.verdict)
+                self.result.differs(
+                    "experiment", where, f"a fault: {ended.reason}", outcome.record.verdict
+                )
             case records.Fault(), records.Fault():
                 self._compare(where, ended, outcome.record)
             case Experiment(), _:
@@ -286,23 +328,35 @@ class Redoing:
         """An attempt that the replay numbers otherwise is recorded again."""
         for line in book.lines:
             if isinstance(line, Attempt):
-                self.result.differs("experiment", f"{where}, number of an attempt", "another", line.number)
+                self.result.differs(
+                    "experiment", f"{where}, number of an attempt", "another", line.number
+                )
 
     def _count_unused(
         self, where: str, recorded: Sequence[Record], ended: Experiment, audit: AuditedExperiment
     ) -> None:
         """Calls that the solver's replay has no use for: replies may have been drawn until one passed."""
-        asked = {line.key for line in recorded if isinstance(line, Call) and not line.key.startswith(JUDGE_ASK)}
+        asked = {
+            line.key
+            for line in recorded
+            if isinstance(line, Call) and not line.key.startswith(JUDGE_ASK)
+        }
         if unused := len(asked - audit.used):
             if self.is_rescored or ended.diverged:
-                self.result.note("calls are on record that no verdict rests on, since the run was rescored or diverged")
+                self.result.note(
+                    "calls are on record that no verdict rests on, since the run was rescored or diverged"
+                )
             else:
-                self.result.differs("experiment", where, f"{unused} calls that its solver doesn't make", "none")
+                self.result.differs(
+                    "experiment", where, f"{unused} calls that its solver doesn't make", "none"
+                )
 
     def _not_replayed(self, where: str, ended: Experiment, fault: Fault | None) -> None:
         match fault:
             case NeedsCallError():
-                self.result.differs("prompt", where, "other messages", "a call that isn't on record")
+                self.result.differs(
+                    "prompt", where, "other messages", "a call that isn't on record"
+                )
             case Fault() if fault.cause == "diverged":
                 self.result.differs("experiment", where, ended.verdict, str(fault))
             case _:
@@ -311,10 +365,13 @@ class Redoing:
     def _runner(self, book: Book, how: Replaying) -> ExperimentRunner:
         return ExperimentRunner(self.resources, self.caller, book, how)
 
-    def _compare(self, where: str, recorded: Experiment | records.Fault, derived: Experiment | records.Fault) -> None:
+    def _compare(
+        self, where: str, recorded: Experiment | records.Fault, derived: Experiment | records.Fault
+    ) -> None:
         own, new = as_json(recorded), as_json(derived)
         as_recorded = _AS_RECORDED[type(recorded)]
-        if self.run.plan.record.environment.get("koderz") != __version__:  # whose list of prices was another
+        # whose list of prices was another
+        if self.run.plan.record.environment.get("koderz") != __version__:
             as_recorded |= {"baseline_cost"}
         for name in own:
             if name in as_recorded or alike(own[name], new[name]) or self._hides(own[name]):
@@ -327,10 +384,16 @@ class Redoing:
         """The fields of an attempt that came out differently."""
         found = [name for name in _COMPARED if not alike(*_both(recorded, derived, name))]
         found += [] if str(recorded.program) == str(derived.program) else ["program"]
-        found += [name for name in ("metrics", "facts") if not alike(*map(_steady, _both(recorded, derived, name)))]
+        found += [
+            name
+            for name in ("metrics", "facts")
+            if not alike(*map(_steady, _both(recorded, derived, name)))
+        ]
         if self.explains:
             own, new = as_json(recorded), as_json(derived)
-            found += [name for name in EXPLAINING if own[name] != new[name] and not self._hides(own[name])]
+            found += [
+                name for name in EXPLAINING if own[name] != new[name] and not self._hides(own[name])
+            ]
         return found
 
     def _hides(self, value: Any) -> bool:
@@ -388,7 +451,9 @@ def _last_attempts(lines: Sequence[Record]) -> list[Attempt]:
 
 def _vary(derived: Sequence[Attempt], name: str) -> bool:
     """Whether a field comes out differently each time that a verdict is made."""
-    return any(_steady(getattr(each, name)) != _steady(getattr(derived[0], name)) for each in derived)
+    return any(
+        _steady(getattr(each, name)) != _steady(getattr(derived[0], name)) for each in derived
+    )
 
 
 def _both(recorded: Attempt, derived: Attempt, name: str) -> tuple[Any, Any]:

@@ -35,13 +35,23 @@ from koderz.types import EXCLUSIVE, JUDGE, MAIN, Task
 from koderz_tracker import records
 from koderz_tracker.parts import KNOWN
 
-_WORDS = ("dataset", "prompt_dir", "matrix", "results", "engine", "sandbox", "base_url", "api_key_env")
+_WORDS = (
+    "dataset",
+    "prompt_dir",
+    "matrix",
+    "results",
+    "engine",
+    "sandbox",
+    "base_url",
+    "api_key_env",
+)
 """Settings that name something outside of the run, whatever their value."""
 
 _REPLAYED = OPENED - {"workspace"}
 """The handles that an experiment may open when its solver runs again."""
 
-_LONGEST_LIMIT, _LARGEST_LIMIT = 600, 16_384  # seconds and MB that a stranger's program gets at most
+# seconds and MB that a stranger's program gets at most
+_LONGEST_LIMIT, _LARGEST_LIMIT = 600, 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,9 @@ class RestoredRun:
     is_redacted: bool = False  # whether texts may have been taken out of the record
 
 
-def restored_run(record: records.Plan, dataset: Path | None, result: Verification) -> RestoredRun | None:
+def restored_run(
+    record: records.Plan, dataset: Path | None, result: Verification
+) -> RestoredRun | None:
     """The run's plan with koderz' own suite; None where that can't be had here, which the result says."""
     published = record.environment.get(PUBLISHED) or {}
     if published.get("replies") is False:
@@ -80,7 +92,9 @@ def restored_run(record: records.Plan, dataset: Path | None, result: Verificatio
     check_plan_anew(Restored(record, settings, subject, arms, foreign), result)
     for arm in record.arms:
         if arm.name in foreign:
-            result.lacks(f"experiments of {arm.name}: the solver {arm.source or arm.solver} isn't koderz' own")
+            result.lacks(
+                f"experiments of {arm.name}: the solver {arm.source or arm.solver} isn't koderz' own"
+            )
     replayable = frozenset(_replayable(restored, arms, foreign, result))
     return RestoredRun(restored, replayable, bool(published.get("redacted")))
 
@@ -93,12 +107,23 @@ def check_plan(record: records.Plan, result: Verification) -> bool:
     if misfits := _misfits(record):
         result.differs("plan", "what its parts name", misfits, "parts of the plan")
         return False
-    if record.run_id is not None and record.basis.digest and decisive_digest(record) != record.basis.digest:
-        result.differs("plan", "the digest of what decides on results", record.basis.digest, decisive_digest(record))
+    if (
+        record.run_id is not None
+        and record.basis.digest
+        and decisive_digest(record) != record.basis.digest
+    ):
+        result.differs(
+            "plan",
+            "the digest of what decides on results",
+            record.basis.digest,
+            decisive_digest(record),
+        )
     if record.schema_version != records.SCHEMA_VERSION:
         result.differs("plan", "schema_version", record.schema_version, records.SCHEMA_VERSION)
     if unknown := foreign_parts(record):
-        result.lacks(f"figures: {', '.join(unknown)}, parts of the summary that koderz doesn't have")
+        result.lacks(
+            f"figures: {', '.join(unknown)}, parts of the summary that koderz doesn't have"
+        )
     texts = Prompts(record.basis.prompts).digests()
     for name, digest in record.basis.matches.get("prompt", {}).items():
         if texts.get(name) != digest:
@@ -109,10 +134,24 @@ def check_plan(record: records.Plan, result: Verification) -> bool:
 def _misfits(record: records.Plan) -> list[str]:
     """The parts that a plan names and does not have, so that nothing can be made of it."""
     tasks, arms = {*record.tasks}, [arm.name for arm in record.arms]
-    found = [f"the cell of {cell.task} in {cell.arm}" for cell in record.cells or () if cell.task not in tasks]
-    found += [f"the cell of {cell.task} in {cell.arm}" for cell in record.cells or () if cell.arm not in arms]
-    found += [f"the arm {arm.name}, which has no model" for arm in record.arms if MAIN not in arm.models]
-    found += ["a task or an arm twice"] if len(tasks) < len(record.tasks) or len({*arms}) < len(arms) else []
+    found = [
+        f"the cell of {cell.task} in {cell.arm}"
+        for cell in record.cells or ()
+        if cell.task not in tasks
+    ]
+    found += [
+        f"the cell of {cell.task} in {cell.arm}"
+        for cell in record.cells or ()
+        if cell.arm not in arms
+    ]
+    found += [
+        f"the arm {arm.name}, which has no model" for arm in record.arms if MAIN not in arm.models
+    ]
+    found += (
+        ["a task or an arm twice"]
+        if len(tasks) < len(record.tasks) or len({*arms}) < len(arms)
+        else []
+    )
     found += [f"{len(record.compared)} compared arms"] if len(record.compared) not in (0, 2) else []
     return found + ([] if record.planned >= 0 and record.arms else ["no arm"])
 
@@ -126,7 +165,9 @@ def _plain(record: records.Plan, foreign: set[str]) -> records.Plan:
     """The plan with words that name nothing: no file, no model, and a solver of koderz for each arm."""
     others = {arm.name for arm in record.arms} if record.config.get("imported") else foreign
     arms = [
-        structs.replace(arm, source="", parameters={}, solver="zero-shot") if arm.name in others else arm
+        structs.replace(arm, source="", parameters={}, solver="zero-shot")
+        if arm.name in others
+        else arm
         for arm in record.arms
     ]
     config = {name: value for name, value in record.config.items() if name not in _WORDS}
@@ -134,20 +175,32 @@ def _plain(record: records.Plan, foreign: set[str]) -> records.Plan:
 
 
 def _settings(record: records.Plan, dataset: Path | None, result: Verification) -> Settings:
-    nameless = structs.replace(record, arms=[structs.replace(arm, models={}) for arm in record.arms])
-    nameless = structs.replace(nameless, config={**record.config, "local_model": None, "models": [], "roles": []})
+    nameless = structs.replace(
+        record, arms=[structs.replace(arm, models={}) for arm in record.arms]
+    )
+    nameless = structs.replace(
+        nameless, config={**record.config, "local_model": None, "models": [], "roles": []}
+    )
     schema = schema_of_plan(nameless)
     fields = schema.fields
     risky = {*risks_of_plan(fields, record.config)}
-    risky |= {name for name, field in fields.items() if name in record.config and field.files(record.config[name])}
+    risky |= {
+        name
+        for name, field in fields.items()
+        if name in record.config and field.files(record.config[name])
+    }
     config = {name: value for name, value in nameless.config.items() if name not in risky}
     settings = schema.from_config({**config, "mode": "iterative", "solver": None, "solvers": []})
     for name in sorted((risky & {*fields}) - {"suite", "solver", "solvers"}):
-        result.note(f"--{name.replace('_', '-')} {record.config[name]} is left out: it isn't the run's own")
+        result.note(
+            f"--{name.replace('_', '-')} {record.config[name]} is left out: it isn't the run's own"
+        )
     return replace(settings, dataset=dataset, sandbox="contained", engine="local")
 
 
-def _note_limits(record: records.Plan, subject: Subject, dataset: Path | None, result: Verification) -> None:
+def _note_limits(
+    record: records.Plan, subject: Subject, dataset: Path | None, result: Verification
+) -> None:
     """Notes limits that aren't the suite's own. Raises KoderzError for some that a stranger's program isn't given."""
     own, limits = type(subject.suite).limits, subject.suite.limits
     if limits is not own:  # of a suite that options may give others: what it has without them
@@ -173,10 +226,16 @@ def _prompts(record: records.Plan, result: Verification) -> Prompts:
     own, texts = load_prompts().texts, dict[str, str]()
     for name, text in record.basis.prompts.items():
         template = Template(text)
-        if name in PLACEHOLDERS and template.is_valid() and {*template.get_identifiers()} <= PLACEHOLDERS[name]:
+        if (
+            name in PLACEHOLDERS
+            and template.is_valid()
+            and {*template.get_identifiers()} <= PLACEHOLDERS[name]
+        ):
             texts[name] = text
         else:
-            result.differs("prompt", f"the prompt {name}", text, "a prompt that koderz could render")
+            result.differs(
+                "prompt", f"the prompt {name}", text, "a prompt that koderz could render"
+            )
     if changed := sorted(name for name, text in texts.items() if own[name] != text):
         result.note(f"the prompts {', '.join(changed)} aren't koderz' own")
     return Prompts({**own, **texts})
@@ -186,8 +245,12 @@ def _known(record: records.Plan, tasks: tuple[Task, ...]) -> list[Task]:
     known = {task.id: task for task in tasks}
     gone = [name for name in record.tasks if name not in known]
     if gone:
-        where = "; name the file that has its tasks with --dataset" if _names_dataset(record) else ""
-        raise KoderzError(f"koderz' suite {record.config.get('suite')} has no task {gone[0]!r:.80}{where}")
+        where = (
+            "; name the file that has its tasks with --dataset" if _names_dataset(record) else ""
+        )
+        raise KoderzError(
+            f"koderz' suite {record.config.get('suite')} has no task {gone[0]!r:.80}{where}"
+        )
     return [known[name] for name in record.tasks]
 
 
@@ -195,33 +258,45 @@ def _names_dataset(record: records.Plan) -> bool:
     return record.config.get("dataset") is not None
 
 
-def _check_digests(record: records.Plan, subject: Subject, dataset: Path | None, result: Verification) -> bool:
+def _check_digests(
+    record: records.Plan, subject: Subject, dataset: Path | None, result: Verification
+) -> bool:
     """Whether the tasks are those of the run. Where the run named a file of its own, other tasks are no finding."""
     own = {task.id: task.digest for task in subject.tasks}
     before = record.basis.matches.get("task", {})
     changed = [name for name in own if before.get(name) != own[name]]
     digest, recorded = suite_digest(subject.suite), record.environment.get("dataset_digest")
     if _names_dataset(record) and dataset is None and (changed or digest != recorded):
-        result.lacks(f"verdicts: the tasks are of {record.config['dataset']}, which isn't here; name it with --dataset")
+        result.lacks(
+            f"verdicts: the tasks are of {record.config['dataset']}, which isn't here; name it with --dataset"
+        )
         return False
     for name in changed:
         result.differs("digest", f"the task {name}", before.get(name), own[name])
     if digest != recorded:
         result.differs("digest", "environment.dataset_digest", recorded, digest)
-    result.lines["tasks"] = f"{subject.suite.name}, digest {digest}, as {'--dataset' if dataset else 'koderz'} has it"
+    result.lines["tasks"] = (
+        f"{subject.suite.name}, digest {digest}, as {'--dataset' if dataset else 'koderz'} has it"
+    )
     return True
 
 
-def _replayable(plan: Plan, arms: tuple[Arm, ...], foreign: set[str], result: Verification) -> Iterator[str]:
+def _replayable(
+    plan: Plan, arms: tuple[Arm, ...], foreign: set[str], result: Verification
+) -> Iterator[str]:
     needs = set[Any]().union(*(task.needs for task in plan.tasks))
     for arm in arms:
         opens = (OPENED | {EXCLUSIVE}) & needs & arm.solver.wants
         if arm.name in foreign:
             continue
         if arm.solver.restarts:
-            result.lacks(f"experiments of {arm.name}: {arm.solver.name} starts over, and can't run again from a record")
+            result.lacks(
+                f"experiments of {arm.name}: {arm.solver.name} starts over, and can't run again from a record"
+            )
         elif opens - _REPLAYED:
-            result.lacks(f"experiments of {arm.name}: they need {', '.join(sorted(opens - _REPLAYED))}")
+            result.lacks(
+                f"experiments of {arm.name}: they need {', '.join(sorted(opens - _REPLAYED))}"
+            )
         else:
             yield arm.name
 
@@ -266,20 +341,30 @@ def _with_solvers(restored: Restored) -> Settings:
     config = restored.record.config
     solvers = tuple(dict.fromkeys(arm.solver for arm in restored.record.arms))
     mode: Any = next((mode for mode, named in MODES.items() if named == solvers), "iterative")
-    words: dict[str, Any] = {"solver": config.get("solver"), "matrix": config.get("matrix"), "mode": mode}
+    words: dict[str, Any] = {
+        "solver": config.get("solver"),
+        "matrix": config.get("matrix"),
+        "mode": mode,
+    }
     words |= {name: tuple(config.get(name) or ()) for name in ("solvers", "roles", "models")}
     return replace(restored.settings, **words, local_model=config.get("local_model"))
 
 
 def _compare(
-    where: str, recorded: Mapping[str, Any], made: Mapping[str, Any], restored: Restored, result: Verification
+    where: str,
+    recorded: Mapping[str, Any],
+    made: Mapping[str, Any],
+    restored: Restored,
+    result: Verification,
 ) -> None:
     version = restored.record.environment.get("koderz")
     if where == "details.matches." and (more := recorded.keys() - made.keys()):
         result.differs("plan", f"{where}{min(more)}", recorded[min(more)], "none")
     for name, value in made.items():
         path, before = f"{where}{name}", recorded.get(name)
-        if (restored.foreign and name in _OF_ARMS) or (restored.record.config.get("imported") and name in _OF_SOLVERS):
+        if (restored.foreign and name in _OF_ARMS) or (
+            restored.record.config.get("imported") and name in _OF_SOLVERS
+        ):
             continue
         if where in ("", "details.") and name in ("config", "details", "matches"):
             _compare(f"{path}.", before or {}, value, restored, result)
@@ -296,12 +381,20 @@ def _check_arms(restored: Restored, result: Verification) -> None:
     models, renamed = {arm.models.get("main") for arm in restored.record.arms}, list[str]()
     for arm, made in zip(restored.record.arms, restored.arms, strict=True):
         if arm.name not in restored.foreign and arm.simulated != made.record.simulated:
-            result.differs("plan", f"the arm {arm.name}, simulated", arm.simulated, made.record.simulated)
+            result.differs(
+                "plan", f"the arm {arm.name}, simulated", arm.simulated, made.record.simulated
+            )
         roles = {role for role in arm.models if not made.solver.has_role(role)} - {MAIN}
         strange = [*(roles - ({JUDGE} if restored.subject.suite.asks_judge else set()))]
         strange += arm.parameters.keys() - made.solver.parameters.keys()
-        if strange and arm.name not in restored.foreign and not restored.record.config.get("imported"):
-            result.differs("plan", f"the arm {arm.name}", strange, f"roles and parameters of {arm.solver}")
+        if (
+            strange
+            and arm.name not in restored.foreign
+            and not restored.record.config.get("imported")
+        ):
+            result.differs(
+                "plan", f"the arm {arm.name}", strange, f"roles and parameters of {arm.solver}"
+            )
         usual = arm.solver + ("" if len(models) == 1 else f" · {arm.models.get('main')}")
         renamed += [f"{arm.name} for {usual}"] if arm.name != usual else []
     if renamed:
@@ -319,7 +412,10 @@ def _say_choice(restored: Restored, result: Verification) -> None:
     elif names == _selected(restored, every):
         drawn = restored.settings.shuffle
         span = restored.record.config.get("problem_range")
-        ways = [f"{span} in its order" if span else "", f"by seed {restored.settings.seed}" if drawn else ""]
+        ways = [
+            f"{span} in its order" if span else "",
+            f"by seed {restored.settings.seed}" if drawn else "",
+        ]
         how = f"{len(names)} of {total}, {', '.join(filter(None, ways)) or 'the first ones'}"
     else:
         how = result.chosen = f"{len(names)} of {total}, chosen by their author"
@@ -345,6 +441,8 @@ def _selected(restored: Restored, every: Sequence[Any]) -> list[str]:
     low, _, high = str(restored.record.config.get("problem_range") or "").partition("-")
     try:
         span = range(int(low), int(high)) if low else None
-        return [task.id for task in select_tasks(replace(restored.settings, problems=()), span, every)]
+        return [
+            task.id for task in select_tasks(replace(restored.settings, problems=()), span, every)
+        ]
     except (KoderzError, ValueError):
         return []

@@ -17,12 +17,26 @@ from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
 from koderz.systems.publishing.share import SCHEMES, fetched
 from koderz.systems.publishing.unpacking import unpack_run
-from koderz.systems.publishing.verify.conclusions import check_calibrations, check_decisions, check_summary
+from koderz.systems.publishing.verify.conclusions import (
+    check_calibrations,
+    check_decisions,
+    check_summary,
+)
 from koderz.systems.publishing.verify.files import ExperimentLines, RunFiles, check_sums
 from koderz.systems.publishing.verify.findings import ON_TRUST, Verification, trusted_replies
-from koderz.systems.publishing.verify.lines import JournalCheck, PlannedExperiment, Sessions, check_missing_ends
+from koderz.systems.publishing.verify.lines import (
+    JournalCheck,
+    PlannedExperiment,
+    Sessions,
+    check_missing_ends,
+)
 from koderz.systems.publishing.verify.redo import Redoing, open_offline
-from koderz.systems.publishing.verify.subject import RestoredRun, check_plan, foreign_parts, restored_run
+from koderz.systems.publishing.verify.subject import (
+    RestoredRun,
+    check_plan,
+    foreign_parts,
+    restored_run,
+)
 from koderz_tracker.index import experiment_number, without_caches
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Basis, Cell, Plan
@@ -47,7 +61,9 @@ def found_run(name: str, results: Path, *, max_size: int) -> Iterator[FoundRun]:
         name = rest
     elif separator:
         if scheme not in SCHEMES:
-            raise KoderzError(f"{name}: an address begins with {', '.join(f'{each}://' for each in SCHEMES)}")
+            raise KoderzError(
+                f"{name}: an address begins with {', '.join(f'{each}://' for each in SCHEMES)}"
+            )
         with TemporaryDirectory(prefix="koderz-verify-") as temporary:
             yield _only_run(fetched(name, Path(temporary), max_size=max_size), name)
         return
@@ -66,7 +82,9 @@ def _only_run(place: Path, name: str) -> FoundRun:
     journals = sorted(path for path in place.rglob(NAME) if path.is_file())
     if len(journals) != 1:
         there = f"{len(journals)} runs" if journals else "no run"
-        raise KoderzError(f"{name} holds {there}; give an archive or address of one, with its journal {NAME}")
+        raise KoderzError(
+            f"{name} holds {there}; give an archive or address of one, with its journal {NAME}"
+        )
     folder = journals[0].parent
     return FoundRun(folder, _summary_of(folder))
 
@@ -152,7 +170,10 @@ async def _experiments(
         await _redo(planned(), restored, how, environ, result)
     if left:
         result.differs(
-            "plan", f"exp_{min(left):016x}", f"{len(left)} experiments on record that aren't planned", "none"
+            "plan",
+            f"exp_{min(left):016x}",
+            f"{len(left)} experiments on record that aren't planned",
+            "none",
         )
     files.conclude()
     journal.conclude()
@@ -184,14 +205,18 @@ async def _redo(
             check_missing_ends(redoing.missing_ends, how, result)
             if redoing.redacted:
                 planned = restored.plan.record.planned
-                result.gaps.append(f"{redoing.redacted} of {planned} experiments hold texts that were redacted")
+                result.gaps.append(
+                    f"{redoing.redacted} of {planned} experiments hold texts that were redacted"
+                )
     except Unreachable as error:
         result.lacks(f"verdicts: {error}")
         for _ in experiments:
             pass
 
 
-def _planned(plan: Plan, restored: RestoredRun | None) -> Iterator[tuple[str, PlannedExperiment, Identity | None]]:
+def _planned(
+    plan: Plan, restored: RestoredRun | None
+) -> Iterator[tuple[str, PlannedExperiment, Identity | None]]:
     """The planned experiments: the id of each, what the plan says of it, and its identity if that can be had here."""
     arms = {arm.name: arm for arm in plan.arms}
 
@@ -213,7 +238,11 @@ def _check_name(folder: Path, plan: Plan, result: Verification) -> None:
         result.note(f"its folder is called {folder.name}")
     stamp = plan.run_id.partition("_")[2].partition("_")[2]
     try:
-        off = abs((datetime.strptime(stamp, "%Y%m%d_%H%M%S") - datetime.fromisoformat(plan.time)).total_seconds())
+        off = abs(
+            (
+                datetime.strptime(stamp, "%Y%m%d_%H%M%S") - datetime.fromisoformat(plan.time)
+            ).total_seconds()
+        )
     except ValueError:
         off = float("inf")
     if off > 60:
@@ -227,9 +256,15 @@ def _say_trust(plan: Plan, journal: JournalCheck, files: RunFiles, result: Verif
         result.trusts("sampling, as far as it is what servers were sent")
     if plan.config.get("imported"):
         result.trusts("where the imported file came from")
-    of_run = {type(line) for _, line in files.lines("resumed", "finished", "decision", "calibration", "batch")}
+    of_run = {
+        type(line)
+        for _, line in files.lines("resumed", "finished", "decision", "calibration", "batch")
+    }
     of_plan = (Plan, Basis, *([Cell] if any(cell.names for cell in plan.cells or ()) else []))
-    kinds: tuple[type[Any], ...] = (*of_plan, *sorted(journal.kinds | of_run, key=lambda kind: kind.kind))
+    kinds: tuple[type[Any], ...] = (
+        *of_plan,
+        *sorted(journal.kinds | of_run, key=lambda kind: kind.kind),
+    )
     for kind in kinds:
         for sentence in ON_TRUST.get(kind, {}).values():
             result.trusts(sentence)

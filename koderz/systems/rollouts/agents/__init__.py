@@ -32,7 +32,8 @@ async def judged(
 
     `actions`: the tools that it called, once it has ended, which tell whether it used what its arm gives it.
     """
-    from koderz.systems.rollouts.additions import used_in  # help needs the options of agents, not what they work on
+    # help needs the options of agents, not what they work on
+    from koderz.systems.rollouts.additions import used_in
     from koderz.systems.rollouts.task import Rollout
 
     async def worked(part: Task) -> Verdict:
@@ -48,7 +49,9 @@ async def judged(
     return replace(verdict, facts={**verdict.facts, **used_in(task.payload.additions, actions)})
 
 
-async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, ran_out: str = "") -> Verdict:
+async def graded(
+    task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, ran_out: str = ""
+) -> Verdict:
     """The verdict on the changes. `ran_out`: the limit that ended the agent's work, if one did.
 
     Where its time ran out and the tests fail, the verdict is `timeout`.
@@ -56,9 +59,23 @@ async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, 
     found = await workspace.diff()
     if found["too_large"]:
         artifacts = {"diff.patch": found["diff"]}
-        return Verdict("error", "diff_too_large", "The diff is too large to be graded.", score=0.0, artifacts=artifacts)
+        return Verdict(
+            "error",
+            "diff_too_large",
+            "The diff is too large to be graded.",
+            score=0.0,
+            artifacts=artifacts,
+        )
     if why := found.get("error"):
-        return Verdict("failed", "patch", f"No diff can be taken: {why}", why, "", 0.0, artifacts={"diff.patch": ""})
+        return Verdict(
+            "failed",
+            "patch",
+            f"No diff can be taken: {why}",
+            why,
+            "",
+            0.0,
+            artifacts={"diff.patch": ""},
+        )
     verdict = await judge(task, found["diff"])
     if not ran_out:
         return verdict
@@ -107,7 +124,9 @@ async def in_stages(
 
 def goes_on(stage: Stage, rewards: Rewards) -> bool:
     """Whether the steps after this one are begun. A reward that is missing is below any least one."""
-    return bool(rewards) and all(rewards.get(name, -float("inf")) >= least for name, least in stage.min_reward.items())
+    return bool(rewards) and all(
+        rewards.get(name, -float("inf")) >= least for name, least in stage.min_reward.items()
+    )
 
 
 def rewards_of(task: Rollout, done: Sequence[Rewards]) -> Rewards:
@@ -163,11 +182,15 @@ def _evaluation(task: Rollout, done: Sequence[StepWork], rewards: Rewards) -> Ev
         "score_of_graded": score if rewards else None,
         "evaluation": {"rubrics": rubrics, "total_score": score, "max_score": 1.0},
         "test_results": {
-            f"{name}/{path}": result for name, found in parts for path, result in found.get("test_results", {}).items()
+            f"{name}/{path}": result
+            for name, found in parts
+            for path, result in found.get("test_results", {}).items()
         },
         "rewards": dict(rewards),
         "steps": [{"name": each.name, "rewards": dict(each.rewards)} for each in done],
-        "tampering": [f"{name}: {text}" for name, found in parts for text in found.get("tampering", [])],
+        "tampering": [
+            f"{name}: {text}" for name, found in parts for text in found.get("tampering", [])
+        ],
         "published": _published(task, [found.get("published") for _, found in parts]),
     }
 
@@ -178,19 +201,28 @@ def _published(task: Rollout, each: Sequence[Mapping[str, Any] | None]) -> dict[
     if not given or len(given) < len(each):
         return None
     success = len(given) == len(task.stages) and all(found["success"] for found in given)
-    return {"success": success, "rewards": dict(rewards_of(task, [found["rewards"] for found in given]))}
+    return {
+        "success": success,
+        "rewards": dict(rewards_of(task, [found["rewards"] for found in given])),
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     """The limits of koderz' own agent."""
 
-    max_turns: int = option(50, "Replies that the agent may give to one task.", "N", bounds=(1, 10_000))
-    command_timeout: float = option(600.0, "Time that one command may take.", "SECONDS", bounds=(1, 86_400))
+    max_turns: int = option(
+        50, "Replies that the agent may give to one task.", "N", bounds=(1, 10_000)
+    )
+    command_timeout: float = option(
+        600.0, "Time that one command may take.", "SECONDS", bounds=(1, 86_400)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptOptions:
     """The script that runs in place of an agent."""
 
-    script: Path | None = option(None, "A file that bash runs in each repository.", "FILE", risk=RUNS_CODE)  # noqa: RUF009
+    script: Path | None = option(  # noqa: RUF009
+        None, "A file that bash runs in each repository.", "FILE", risk=RUNS_CODE
+    )

@@ -46,8 +46,10 @@ _OPENING = 120.0  # seconds until there is a session
 _LONGEST = 4 << 20  # bytes of a message
 _KEPT = 1 << 20  # characters of the updates that are recorded
 _AUTH_REQUIRED = -32000
-_FINISHES = {"max_tokens": "length", "max_turn_requests": "turns", "refusal": "refusal"}  # by the reason to stop
-_CODEX = ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="never"')  # it is contained already
+# by the reason to stop
+_FINISHES = {"max_tokens": "length", "max_turn_requests": "turns", "refusal": "refusal"}
+# it is contained already
+_CODEX = ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="never"')
 _ENDED = '{"koderz": "ended"}'
 _CHUNKS = {"agent_message_chunk": "message", "agent_thought_chunk": "reasoning"}
 # HTTP/1.0 with a body without end: after its head, either side is the bare stream. The agent gets pipes, since asyncio
@@ -85,12 +87,16 @@ class AcpAgent:
             raise KoderzError(f"--agent {ACP}{command}: no command line: {error}") from None
         if not self._words:
             raise KoderzError(f"--agent {ACP}COMMAND: name the command that starts the agent")
-        self._arguments = [str(Path(each).absolute()) if Path(each).is_file() else each for each in self._words[1:]]
+        self._arguments = [
+            str(Path(each).absolute()) if Path(each).is_file() else each for each in self._words[1:]
+        ]
         self.install = f"npm or pip, whichever has the command {self._words[0]}"
 
     def find(self) -> Package | None:
         """Its program, with the package or environment that it belongs to, and the files among its arguments."""
-        files = [each for each in self._arguments if Path(each).is_absolute() and Path(each).is_file()]
+        files = [
+            each for each in self._arguments if Path(each).is_absolute() and Path(each).is_file()
+        ]
         if self._words[0] in ("python", "python3"):  # which every sandbox has a way of its own to
             return Package("python3", tuple(files))
         found = shutil.which(self._words[0])
@@ -107,15 +113,27 @@ class AcpAgent:
             own.append(str(Path(node).resolve()))
         return Package(str(program), (*own, *files))
 
-    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+    def command(
+        self, prompt: str, model: str, dirs: Dirs
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
         # Each agent reads the address of its model from a place of its own: these are all that are known.
         others = (claude_code, codex, mini_swe_agent)
-        environment = {name: value for each in others for name, value in each.command(prompt, model, dirs)[1].items()}
+        environment = {
+            name: value
+            for each in others
+            for name, value in each.command(prompt, model, dirs)[1].items()
+        }
         environment |= {"ANTHROPIC_MODEL": model, "OPENAI_MODEL": model}
         program = Path(dirs.program)
-        node = shutil.which("node") if program.suffix in (".js", ".mjs") else None  # `env node` finds no other's
+        # `env node` finds no other's
+        node = shutil.which("node") if program.suffix in (".js", ".mjs") else None
         settings = [*bridged_codex(dirs.url), *_CODEX] if "codex-acp" in program.parts else []
-        argv = [*([str(Path(node).resolve())] if node else []), dirs.program, *self._arguments, *settings]
+        argv = [
+            *([str(Path(node).resolve())] if node else []),
+            dirs.program,
+            *self._arguments,
+            *settings,
+        ]
         return ["bash", "-c", _CONNECT, "bash", *argv], environment
 
     def events(self, line: str) -> Iterator[Event]:
@@ -124,7 +142,9 @@ class AcpAgent:
         if kind in _CHUNKS:
             yield Event(_CHUNKS[kind], _text(said))
         elif kind == "tool_call":
-            yield Event("tool", f"{said.get('title')} {orjson.dumps(said.get('rawInput')).decode()}")
+            yield Event(
+                "tool", f"{said.get('title')} {orjson.dumps(said.get('rawInput')).decode()}"
+            )
         elif "stopReason" in said:
             yield Event("error", str(said["error"])) if said.get("error") else Event("end")
 
@@ -138,7 +158,10 @@ def _joined(updates: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The updates, of which those that are pieces of one message are one."""
     for kind, alike in groupby(updates, lambda update: str(update.get("sessionUpdate"))):
         if kind in _CHUNKS:
-            yield {"sessionUpdate": kind, "content": {"type": "text", "text": "".join(map(_text, alike))}}
+            yield {
+                "sessionUpdate": kind,
+                "content": {"type": "text", "text": "".join(map(_text, alike))},
+            }
         else:
             yield from alike
 
@@ -147,12 +170,18 @@ class AcpBridge(Bridge):
     """A bridge that also is the agent's client: it opens one session, and has it work on one prompt."""
 
     def __init__(
-        self, prompt: str, workdir: str, ask: AskHandle, model: str, additions: Sequence[Addition] = ()
+        self,
+        prompt: str,
+        workdir: str,
+        ask: AskHandle,
+        model: str,
+        additions: Sequence[Addition] = (),
     ) -> None:
         super().__init__(ask, model, additions)
         self._prompt, self._workdir = prompt, workdir
         self._wire = _Wire()
-        self._version = self._stop = self._error = ""  # of the agent; why it stopped; the words of its error
+        # of the agent; why it stopped; the words of its error
+        self._version = self._stop = self._error = ""
         self._begun, self._permissions = False, 0
 
     async def beside(self, working: Awaitable[Any]) -> Any:
@@ -160,18 +189,30 @@ class AcpBridge(Bridge):
         ended: Ended = await super().beside(self._conversing(working))
         self._error = self._error or self._wire.wrong
         if not self._begun:
-            why = self._error or ended.output.strip()[-300:] or ended.cause or f"exit code {ended.status}"
+            why = (
+                self._error
+                or ended.output.strip()[-300:]
+                or ended.cause
+                or f"exit code {ended.status}"
+            )
             no_session = "it opens no session of the Agent Client Protocol"
             raise Fault(f"launch_failed: {no_session}: {why}", cause="launch_failed")
         if self._error and not self._calls:
-            raise Fault(f"the agent ended with an error before its model had answered: {self._error}", cause="provider")
+            raise Fault(
+                f"the agent ended with an error before its model had answered: {self._error}",
+                cause="provider",
+            )
         last = {"stopReason": self._stop, **({"error": self._error} if self._error else {})}
         lines = [orjson.dumps(each).decode() for each in (*_joined(self._wire.updates), last)]
         return replace(ended, output="\n".join([*lines, ended.output]))
 
     def record(self) -> dict[str, Any]:
         """Also `version`, as the agent says it, `stop_reason`, and the number of `permissions` that it was given."""
-        own = {"version": self._version, "stop_reason": self._stop, "permissions": self._permissions}
+        own = {
+            "version": self._version,
+            "stop_reason": self._stop,
+            "permissions": self._permissions,
+        }
         known = super().record()
         return {**known, "finish": _FINISHES.get(self._stop, known["finish"]), **own}
 
@@ -180,7 +221,11 @@ class AcpBridge(Bridge):
         ids = {option.kind: option.option_id for option in options}
         chosen = ids.get("allow_once") or ids.get("allow_always")
         self._permissions += chosen is not None
-        return {"outcome": {"outcome": "selected", "optionId": chosen} if chosen else {"outcome": "cancelled"}}
+        return {
+            "outcome": {"outcome": "selected", "optionId": chosen}
+            if chosen
+            else {"outcome": "cancelled"}
+        }
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         is_own = request.path == _PATH and self._may(request.headers)
@@ -210,19 +255,27 @@ class AcpBridge(Bridge):
             async with asyncio.timeout(_OPENING):
                 about = await agent.initialize(protocol_version=PROTOCOL_VERSION, client_info=own)
                 if about.protocol_version != PROTOCOL_VERSION:
-                    self._error = f"it speaks version {about.protocol_version}, koderz {PROTOCOL_VERSION}"
+                    self._error = (
+                        f"it speaks version {about.protocol_version}, koderz {PROTOCOL_VERSION}"
+                    )
                     return
                 self._version = about.agent_info.version[:100] if about.agent_info else ""
-                asked = NewSessionRequest.model_validate({"cwd": self._workdir, "mcpServers": servers})
+                asked = NewSessionRequest.model_validate(
+                    {"cwd": self._workdir, "mcpServers": servers}
+                )
                 session = await agent.new_session(cwd=asked.cwd, mcp_servers=asked.mcp_servers)
             self._begun = True
-            prompted = await agent.prompt(session_id=session.session_id, prompt=[text_block(self._prompt)])
+            prompted = await agent.prompt(
+                session_id=session.session_id, prompt=[text_block(self._prompt)]
+            )
             self._stop = prompted.stop_reason
         except RequestError as error:
             asks = "it asks for a login: " if error.code == _AUTH_REQUIRED else ""
             self._error = f"{asks}{error}{f' {error.data}' if error.data else ''}"[:500]
         except (TimeoutError, ValueError) as error:  # which says what isn't of the protocol
-            self._error = " ".join(str(error).split())[:300] or f"it gave no answer in {_OPENING:.0f} s"
+            self._error = (
+                " ".join(str(error).split())[:300] or f"it gave no answer in {_OPENING:.0f} s"
+            )
         except ConnectionError:  # it ended, which `beside` judges
             return
         finally:
@@ -232,7 +285,10 @@ class AcpBridge(Bridge):
 def _server(addition: Addition) -> dict[str, Any]:
     """An MCP server as the protocol has it, whose tables are lists of pairs."""
     tables = {key: value for key, value in addition.server.items() if isinstance(value, Mapping)}
-    pairs = {key: [{"name": name, "value": each} for name, each in value.items()] for key, value in tables.items()}
+    pairs = {
+        key: [{"name": name, "value": each} for name, each in value.items()]
+        for key, value in tables.items()
+    }
     usual = {"type": "http", "headers": []} if "url" in addition.server else {"args": [], "env": []}
     return {**usual, **addition.server, **pairs, "name": addition.bare_name}
 
@@ -260,13 +316,17 @@ class _Wire:
         try:
             async for piece in request.content.iter_any():
                 *lines, waiting = (waiting + piece).split(b"\n")
-                for message in filter(None, (parsed(line.decode("utf-8", "replace")) for line in lines)):
+                for message in filter(
+                    None, (parsed(line.decode("utf-8", "replace")) for line in lines)
+                ):
                     if "koderz" in message:
                         return self._response
                     if message.get("method") == "session/update":
                         # Not by the library, which knows the updates of one version alone and complains of others.
                         self._keep(message.get("params"))
-                    elif isinstance(message.get("id"), int | str) and isinstance(message.get("error", {}), dict):
+                    elif isinstance(message.get("id"), int | str) and isinstance(
+                        message.get("error", {}), dict
+                    ):
                         await self._messages.put(message)
                 if len(waiting) > _LONGEST:
                     self.wrong = f"it sends a message of more than {_LONGEST >> 20} MB"

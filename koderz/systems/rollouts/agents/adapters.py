@@ -21,7 +21,8 @@ from koderz_tracker.registry import find
 ACP = "acp:"
 """How the name of an agent begins that speaks the Agent Client Protocol; its command follows."""
 
-_MAKER = {ACP: "koderz.systems.rollouts.agents.acp:AcpAgent"}  # loaded when it is used: it has adapters, too
+# loaded when it is used: it has adapters, too
+_MAKER = {ACP: "koderz.systems.rollouts.agents.acp:AcpAgent"}
 
 ANY = frozenset(KINDS.values())
 _OWN = ("koderz", "scripted", "oracle", "nop")
@@ -48,11 +49,14 @@ class Dirs(NamedTuple):
     workdir: str  # the repository, in which it begins
     url: str  # of the bridge, without /v1
     token: str  # the key to it
-    additions: tuple[Addition, ...] = ()  # of the kinds that the adapter takes, with their paths there
+    # of the kinds that the adapter takes, with their paths there
+    additions: tuple[Addition, ...] = ()
 
     def texts(self, *kinds: str) -> str:
         """The texts of additions of these kinds, one after the other."""
-        return "\n\n".join(each.text.strip() for kind in kinds for each in self.additions if each.kind == kind)
+        return "\n\n".join(
+            each.text.strip() for kind in kinds for each in self.additions if each.kind == kind
+        )
 
     @property
     def servers(self) -> Mapping[str, Mapping[str, Any]]:
@@ -83,7 +87,9 @@ class Adapter(Protocol):
         """The installed program; None if it isn't installed."""
         ...
 
-    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+    def command(
+        self, prompt: str, model: str, dirs: Dirs
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command to run, and its environment."""
         ...
 
@@ -123,12 +129,18 @@ def require_taken(agent: str, additions: Iterable[Addition], where: str = "") ->
                 "name another agent, or leave it out"
             )
         if agent == "koderz" and each.inside and "url" in each.server:
-            raise KoderzError(f"{where}{each.name} is reached by HTTP from within the sandbox: name another agent")
+            raise KoderzError(
+                f"{where}{each.name} is reached by HTTP from within the sandbox: name another agent"
+            )
         if each.kind == "memory" and not each.text and agent not in _OWN[1:]:
-            raise KoderzError(f"{where}{each.name}: the agent {agent} takes a memory that is a file of text")
+            raise KoderzError(
+                f"{where}{each.name}: the agent {agent} takes a memory that is a file of text"
+            )
 
 
-def laid_out(argv: Sequence[str], dirs: Dirs, *, skills: str = "", texts: Mapping[str, str]) -> list[str]:
+def laid_out(
+    argv: Sequence[str], dirs: Dirs, *, skills: str = "", texts: Mapping[str, str]
+) -> list[str]:
     """The command, before which the skills are copied into the folder `skills`, and texts written to files.
 
     An agent writes into its configuration, so that it has copies.
@@ -145,13 +157,19 @@ def laid_out(argv: Sequence[str], dirs: Dirs, *, skills: str = "", texts: Mappin
 def adapter_of(name: str) -> Adapter:
     """The adapter with this name, or for `acp:COMMAND`. Raises KoderzError for an unknown one."""
     is_acp = name.startswith(ACP)
-    found: Adapter = find("agent", ACP, _MAKER, "")(name.removeprefix(ACP)) if is_acp else required("agents", name)
+    found: Adapter = (
+        find("agent", ACP, _MAKER, "")(name.removeprefix(ACP))
+        if is_acp
+        else required("agents", name)
+    )
     return found
 
 
 def version_command(adapter: Adapter, package: Package) -> Sequence[str]:
     """The command that prints the version of an adapter's program."""
-    arguments = adapter.version_arguments if isinstance(adapter, VersionedAdapter) else ("--version",)
+    arguments = (
+        adapter.version_arguments if isinstance(adapter, VersionedAdapter) else ("--version",)
+    )
     return [package.program, *arguments]
 
 
@@ -164,8 +182,16 @@ def npm_package(name: str, pattern: str, *, up: int = 0) -> Package | None:
     if found is None:
         return None
     path = Path(found).resolve()
-    scopes = [folder for folder in path.parents if folder.name.startswith("@") and folder.parent.name == "node_modules"]
-    native = [each for scope in scopes for each in (*scope.glob(pattern), *scope.glob(f"*/node_modules/*/{pattern}"))]
+    scopes = [
+        folder
+        for folder in path.parents
+        if folder.name.startswith("@") and folder.parent.name == "node_modules"
+    ]
+    native = [
+        each
+        for scope in scopes
+        for each in (*scope.glob(pattern), *scope.glob(f"*/node_modules/*/{pattern}"))
+    ]
     program = next(iter(sorted(native)), path)
     return Package(str(program), (str(program.parents[up] if native else program),))
 
@@ -181,7 +207,9 @@ def python_package(name: str) -> Package | None:
     interpreter = Path(first.removeprefix("#!").split(" ")[0])
     folders = {str(program)}
     if interpreter.name.startswith("python"):
-        folders |= {str(path.parent.parent) for path in (interpreter, Path(os.path.realpath(interpreter)))}
+        folders |= {
+            str(path.parent.parent) for path in (interpreter, Path(os.path.realpath(interpreter)))
+        }
     return Package(str(program), tuple(sorted(folders)))
 
 
@@ -196,14 +224,21 @@ def parsed(line: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_CODEX_TOOLS = {"command_execution": "command", "mcp_tool_call": "tool", "file_change": "status", "web_search": "query"}
+_CODEX_TOOLS = {
+    "command_execution": "command",
+    "mcp_tool_call": "tool",
+    "file_change": "status",
+    "web_search": "query",
+}
 
 _CODEX_KEYS = {"headers": "http_headers"}  # of a server, by what others call them
 
 
 def bridged_codex(url: str) -> list[str]:
     """The arguments by which codex asks the bridge."""
-    own = f'{{name="koderz",base_url="{url}/v1",env_key="KODERZ_BRIDGE_TOKEN",wire_api="responses"}}'
+    own = (
+        f'{{name="koderz",base_url="{url}/v1",env_key="KODERZ_BRIDGE_TOKEN",wire_api="responses"}}'
+    )
     return ["-c", 'model_provider="koderz"', "-c", f"model_providers.koderz={own}"]
 
 
@@ -216,17 +251,23 @@ class Codex:
     def find(self) -> Package | None:
         return npm_package("codex", "codex-*/vendor/*/bin/codex", up=1)
 
-    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+    def command(
+        self, prompt: str, model: str, dirs: Dirs
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
         settings = bridged_codex(dirs.url)
         freely = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
         for name, server in dirs.servers.items():
-            table = {_CODEX_KEYS.get(key, key): value for key, value in server.items() if key != "type"}
+            table = {
+                _CODEX_KEYS.get(key, key): value for key, value in server.items() if key != "type"
+            }
             settings += ["-c", f"mcp_servers.{name}={_toml(table)}"]
         if prompt_of_arm := dirs.texts("system_prompt"):
             settings += ["-c", f"developer_instructions={_toml(prompt_of_arm)}"]
         argv = [dirs.program, "exec", "--json", *freely, *settings, "-m", model, "--", prompt]
         texts = {f"{dirs.home}/AGENTS.md": dirs.texts("context", "memory")}
-        return laid_out(argv, dirs, skills=f"{dirs.home}/skills", texts=texts), {"CODEX_HOME": dirs.home}
+        return laid_out(argv, dirs, skills=f"{dirs.home}/skills", texts=texts), {
+            "CODEX_HOME": dirs.home
+        }
 
     def events(self, line: str) -> Iterator[Event]:
         said = parsed(line)
@@ -246,7 +287,9 @@ class Codex:
 def _toml(value: Any) -> str:
     """A value as TOML has it, whose strings are written as those of JSON."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(key)}={_toml(each)}" for key, each in value.items()) + "}"
+        return (
+            "{" + ",".join(f"{json.dumps(key)}={_toml(each)}" for key, each in value.items()) + "}"
+        )
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return "[" + ",".join(map(_toml, value)) + "]"
@@ -269,10 +312,24 @@ class ClaudeCode:
     def find(self) -> Package | None:
         return npm_package("claude", "claude-code-linux-*/claude")
 
-    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+    def command(
+        self, prompt: str, model: str, dirs: Dirs
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
         freely = ("--permission-mode", "bypassPermissions")
         told = ("--output-format", "stream-json", "--verbose", "--max-turns", "200")
-        argv = ["sh", "-c", _CLAUDE_BEGINS, "sh", dirs.program, "-p", prompt, *told, *freely, "--model", model]
+        argv = [
+            "sh",
+            "-c",
+            _CLAUDE_BEGINS,
+            "sh",
+            dirs.program,
+            "-p",
+            prompt,
+            *told,
+            *freely,
+            "--model",
+            model,
+        ]
         if prompt_of_arm := dirs.texts("system_prompt"):
             argv += ["--append-system-prompt", prompt_of_arm]
         argv += ["--mcp-config", json.dumps({"mcpServers": dirs.servers})]
@@ -292,14 +349,20 @@ class ClaudeCode:
     def events(self, line: str) -> Iterator[Event]:
         said = parsed(line)
         if said.get("type") == "result":
-            yield Event("error", str(said.get("result", ""))) if said.get("is_error") else Event("end")
+            yield (
+                Event("error", str(said.get("result", "")))
+                if said.get("is_error")
+                else Event("end")
+            )
         if said.get("type") != "assistant":
             return
         for block in (said.get("message") or {}).get("content") or ():
             if block.get("type") == "tool_use":
                 yield Event("tool", f"{block.get('name')} {json.dumps(block.get('input'))}")
             elif block.get("type") in ("text", "thinking"):
-                yield Event("message" if block["type"] == "text" else "reasoning", str(block[block["type"]]))
+                yield Event(
+                    "message" if block["type"] == "text" else "reasoning", str(block[block["type"]])
+                )
 
 
 claude_code = ClaudeCode()
@@ -324,19 +387,44 @@ class Aider:
     def find(self) -> Package | None:
         return python_package("aider")
 
-    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+    def command(
+        self, prompt: str, model: str, dirs: Dirs
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
         quietly = (
-            *("--no-auto-commits", "--no-stream", "--no-check-update", "--analytics-disable", "--no-pretty"),
+            *(
+                "--no-auto-commits",
+                "--no-stream",
+                "--no-check-update",
+                "--analytics-disable",
+                "--no-pretty",
+            ),
             *("--no-gitignore", "--no-show-model-warnings", "--no-show-release-notes"),
         )
-        own = (f"--chat-history-file={dirs.home}/chat.md", f"--input-history-file={dirs.home}/input")
+        own = (
+            f"--chat-history-file={dirs.home}/chat.md",
+            f"--input-history-file={dirs.home}/input",
+        )
         asked = (f"--model=openai/{model}", f"--message={prompt}")
-        argv = ["bash", "-c", _AIDER_BEGINS, "bash", dirs.program, "--yes-always", *quietly, *own, *asked]
+        argv = [
+            "bash",
+            "-c",
+            _AIDER_BEGINS,
+            "bash",
+            dirs.program,
+            "--yes-always",
+            *quietly,
+            *own,
+            *asked,
+        ]
         if text := dirs.texts("context", "memory"):
             conventions = f"{dirs.home}/CONVENTIONS.md"
             argv = laid_out([*argv, "--read", conventions], dirs, texts={conventions: text})
         address = f"{dirs.url}/v1"
-        return argv, {"OPENAI_API_BASE": address, "OPENAI_API_KEY": dirs.token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        return argv, {
+            "OPENAI_API_BASE": address,
+            "OPENAI_API_KEY": dirs.token,
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
 
     def events(self, line: str) -> Iterator[Event]:
         if line.startswith(("Applied edit to ", "Running ")):
@@ -348,7 +436,8 @@ class Aider:
 aider = Aider()
 
 
-_MINI_SYSTEM = "You are a helpful assistant that can interact with a computer."  # mini-swe-agent's own
+# mini-swe-agent's own
+_MINI_SYSTEM = "You are a helpful assistant that can interact with a computer."
 
 
 class MiniSweAgent:
@@ -361,10 +450,23 @@ class MiniSweAgent:
     def find(self) -> Package | None:
         return python_package("mini")
 
-    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
-        argv = [dirs.program, "-y", "--exit-immediately", "-m", f"openai/{model}", "-t", prompt, "-o", "/tmp/run.json"]  # noqa: S108
+    def command(
+        self, prompt: str, model: str, dirs: Dirs
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        argv = [
+            dirs.program,
+            "-y",
+            "--exit-immediately",
+            "-m",
+            f"openai/{model}",
+            "-t",
+            prompt,
+            "-o",
+            "/tmp/run.json",  # noqa: S108
+        ]
         if text := told_of(dirs.additions):
-            system = f"{_MINI_SYSTEM}\n\n{text}".replace("{", "{{'{'}}")  # it is a template of Jinja
+            # it is a template of Jinja
+            system = f"{_MINI_SYSTEM}\n\n{text}".replace("{", "{{'{'}}")
             argv += ["-c", "mini.yaml", "-c", f"agent.system_template={json.dumps(system)}"]
         return argv, {
             "OPENAI_BASE_URL": f"{dirs.url}/v1",

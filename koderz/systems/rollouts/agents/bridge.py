@@ -27,18 +27,23 @@ from koderz_tracker.messages import letters_of
 
 T = TypeVar("T")
 
-GRACE = 3.0  # seconds that an agent has to end by itself, once it was told that there is no more to be had
+# seconds that an agent has to end by itself, once it was told that there is no more to be had
+GRACE = 3.0
 _MOST_BYTES = 32 << 20  # of a request, as many as Anthropic takes
-_HELD_BYTES = 64 << 20  # of all requests at once; each of them takes some three times as much while it is read
+# of all requests at once; each of them takes some three times as much while it is read
+_HELD_BYTES = 64 << 20
 _MOST_PARTS = 1 << 20  # of a request: an empty list of two bytes takes 64 once it is read
 _PATIENCE = 5.0  # seconds before a stream begins with a sign of life, and between two of them
 _LETTERS_A_TOKEN = 4
 _COUNT, _MODELS = "/v1/messages/count_tokens", "/v1/models"
-_ENDING = {"messages": 402}  # the status at which the agents of a wire end at once, 400 of any other
+# the status at which the agents of a wire end at once, 400 of any other
+_ENDING = {"messages": 402}
 
 _OF_STREAMS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 
-_UNSTABLE = frozenset({"model", "stream", "stream_options", "metadata", "client_metadata", "prompt_cache_key", "user"})
+_UNSTABLE = frozenset(
+    {"model", "stream", "stream_options", "metadata", "client_metadata", "prompt_cache_key", "user"}
+)
 _NOISE = {  # what every run makes anew, by the text that it begins with
     b'"cache_control":': re.compile(rb'"cache_control":\{[^{}]*\},?'),
     b"Chunk ID: ": re.compile(rb"Chunk ID: \w+"),
@@ -68,14 +73,19 @@ class Bridge:
         self._gate.guard(app)
         app.router.add_post("/mcp/{path:.*}", self._link)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0
+        )
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._runner.cleanup()
         await self._servers.end()
@@ -106,7 +116,11 @@ class Bridge:
     def record(self) -> dict[str, Any]:
         """The number of answered `calls`, why the last reply ended (`finish`), and what its MCP servers did (`mcp`)."""
         mcp = {"mcp": traffic} if (traffic := self._servers.record())["servers"] else {}
-        return {"calls": self._calls, "finish": self._last.finish_reason if self._last else "", **mcp}
+        return {
+            "calls": self._calls,
+            "finish": self._last.finish_reason if self._last else "",
+            **mcp,
+        }
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         return await self._servers.handle(request) if self._may(request.headers) else _json({}, 401)
@@ -117,14 +131,25 @@ class Bridge:
         if not self._may(request.headers):
             return _json(client.error(401, "koderz: the token is missing or wrong"), 401)
         if (request.method, request.path) == ("GET", _MODELS):
-            return _json({"object": "list", "data": [{"id": self._model, "object": "model"}], "has_more": False})
+            return _json(
+                {
+                    "object": "list",
+                    "data": [{"id": self._model, "object": "model"}],
+                    "has_more": False,
+                }
+            )
         if request.method != "POST" or request.path not in (*PATHS, _COUNT):
-            return _json(client.error(404, f"koderz: there is nothing at {request.method} {request.path}"), 404)
+            return _json(
+                client.error(404, f"koderz: there is nothing at {request.method} {request.path}"),
+                404,
+            )
         try:
             body = _parsed(await self._gate.read(request, _MOST_BYTES))
             if not isinstance(body, dict):
                 raise MalformedError("a request has to be an object")
-            messages = packed(wire, body, {name.lower(): value for name, value in request.headers.items()})
+            messages = packed(
+                wire, body, {name.lower(): value for name, value in request.headers.items()}
+            )
             known_by = f"{wire}:{fingerprint(body)}"
             size = sum(map(letters_of, messages)) if request.path == _COUNT else 0
         except (orjson.JSONDecodeError, MalformedError, TypeError, RecursionError) as error:
@@ -149,7 +174,12 @@ class Bridge:
         return web.Response(body=whole, content_type="application/json")
 
     async def _streamed(
-        self, request: web.Request, wire: str, client: Client, body: Mapping[str, Any], asking: asyncio.Future[Reply]
+        self,
+        request: web.Request,
+        wire: str,
+        client: Client,
+        body: Mapping[str, Any],
+        asking: asyncio.Future[Reply],
     ) -> web.StreamResponse:
         """The whole reply as a stream, with signs of life until it is there."""
         stream = web.StreamResponse(headers=_OF_STREAMS)
@@ -160,7 +190,11 @@ class Bridge:
             await stream.write(alive)
         try:
             self._note(reply := asking.result())
-            refused = _json(client.error(400, reply.text), 400) if reply.finish_reason == REJECTED else None
+            refused = (
+                _json(client.error(400, reply.text), 400)
+                if reply.finish_reason == REJECTED
+                else None
+            )
         except KoderzError as error:
             refused = self._refused(wire, client, error)
         if refused and not stream.prepared:
@@ -168,9 +202,14 @@ class Bridge:
         if refused:
             told = b"event: error\ndata: " + bytes(refused.body) + b"\n\n"  # type: ignore[arg-type]
         else:
-            told = b"".join(client.events(orjson.loads(reply.body) if reply.body else client.answer(reply, body)))
+            told = b"".join(
+                client.events(
+                    orjson.loads(reply.body) if reply.body else client.answer(reply, body)
+                )
+            )
         if not stream.prepared:
-            return web.Response(body=told, headers=_OF_STREAMS)  # in one piece, which is a third of the work
+            # in one piece, which is a third of the work
+            return web.Response(body=told, headers=_OF_STREAMS)
         await stream.write(told)
         await stream.write_eof()
         return stream
@@ -178,7 +217,10 @@ class Bridge:
     def _note(self, reply: Reply) -> None:
         self._last = reply
         self._calls += 1
-        self.actions += [f"{call['function']['name']} {call['function']['arguments']}" for call in reply.tool_calls]
+        self.actions += [
+            f"{call['function']['name']} {call['function']['arguments']}"
+            for call in reply.tool_calls
+        ]
 
     def _refused(self, wire: str, client: Client, fault: KoderzError | None = None) -> web.Response:
         """The error that ends an agent. The first fault ends the work."""
@@ -203,7 +245,8 @@ def _parsed(data: bytearray) -> Any:
 def fingerprint(body: Mapping[str, Any]) -> str:
     """A digest of a request, 32 hex digits, equal in two runs if only values differ that each run makes anew."""
     stable = {name: value for name, value in body.items() if name not in _UNSTABLE}
-    tools = orjson.dumps(stable.pop("tools", None), option=orjson.OPT_SORT_KEYS)  # much, and the same in every run
+    # much, and the same in every run
+    tools = orjson.dumps(stable.pop("tools", None), option=orjson.OPT_SORT_KEYS)
     text = orjson.dumps(stable, option=orjson.OPT_SORT_KEYS)
     for begins, noise in _NOISE.items():
         if begins in text:

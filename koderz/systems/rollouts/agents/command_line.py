@@ -30,8 +30,10 @@ from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
 _FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused", "turns": "turns"}
 _USUAL_TURNS = 12
-_LAST = 4000  # characters of the output of an agent that prints no events, which hold its last message
-_TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollout, and tokens of each
+# characters of the output of an agent that prints no events, which hold its last message
+_LAST = 4000
+# calls of a usual rollout, and tokens of each
+_TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400
 
 
 def solver_of(name: str) -> Solver[..., Any]:
@@ -41,7 +43,12 @@ def solver_of(name: str) -> Solver[..., Any]:
 
     @solver(restarts=True, roles=(), estimate=_estimate)
     async def solve(
-        task: Task, ask: AskHandle, judge: JudgeHandle, once: OnceHandle, workspace: WorkspaceHandle, models: Any
+        task: Task,
+        ask: AskHandle,
+        judge: JudgeHandle,
+        once: OnceHandle,
+        workspace: WorkspaceHandle,
+        models: Any,
     ) -> Verdict:
         adapter = adapter_of(name)
         model = parse_model_name(models[MAIN]).name
@@ -60,7 +67,9 @@ def solver_of(name: str) -> Solver[..., Any]:
                     f"launch_failed: {name} isn't installed here; install it by: {adapter.install}",
                     cause="launch_failed",
                 )
-            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, bridge.additions)
+            dirs = Dirs(
+                package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, bridge.additions
+            )
             argv, environment = adapter.command(part.prompt, model, dirs)
             version = () if is_acp else version_command(adapter, package)
             folders = (*package.folders, *bridge.folders)
@@ -69,10 +78,16 @@ def solver_of(name: str) -> Solver[..., Any]:
         async def work(part: Task) -> str:
             ended, cause = await _worked(workspace, partial(launch, part))
             if is_acp and not ended["calls"]:
-                unknown.append("no call came by the bridge, so that what it asked and cost is unknown")
+                unknown.append(
+                    "no call came by the bridge, so that what it asked and cost is unknown"
+                )
             if ended["status"] == 127 and not ended["calls"]:
-                raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
-            events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
+                raise Fault(
+                    f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed"
+                )
+            events = [
+                event for line in ended["output"].splitlines() for event in adapter.events(line)
+            ]
             counted = Counter(event.kind for event in events)
             actions.extend(event.text for event in events if event.kind == "tool")
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
@@ -107,7 +122,10 @@ async def scripted(
 
     def launch() -> Launch:
         bridge = Bridge(ask, parse_model_name(models[MAIN]).name, workspace.additions)
-        told = [{name: getattr(each, name) for name in ("kind", "name", "path", "server")} for each in bridge.additions]
+        told = [
+            {name: getattr(each, name) for name in ("kind", "name", "path", "server")}
+            for each in bridge.additions
+        ]
         variables = _variables(bridge) | ({"KODERZ_ADDITIONS": json.dumps(told)} if told else {})
         return Launch(["bash", "-eu", place], variables, [place, *bridge.folders], bridge)
 
@@ -118,7 +136,9 @@ async def scripted(
     return await judged(task, judge, workspace, work)
 
 
-async def _worked(workspace: WorkspaceHandle, launch: Callable[[], Launch]) -> tuple[dict[str, Any], str]:
+async def _worked(
+    workspace: WorkspaceHandle, launch: Callable[[], Launch]
+) -> tuple[dict[str, Any], str]:
     """The result of an agent, and the limit that it ran into. Raises the fault that left it without answers."""
     ended = await workspace.agent(launch)
     return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
@@ -129,7 +149,9 @@ def _variables(bridge: Bridge) -> dict[str, str]:
     return {"KODERZ_BRIDGE_URL": BRIDGE_URL, "KODERZ_BRIDGE_TOKEN": bridge.token}
 
 
-def _estimate(_prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def _estimate(
+    _prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     sent = (_TURNS[0] * _SENT[0], _TURNS[1] * _SENT[1])
     usual = _USUAL_TURNS, _USUAL_TURNS * sum(_SENT) / 2, _USUAL_TURNS * _SAID
     return [Expected(MAIN, _TURNS, sent, (_TURNS[0] * _SAID, _TURNS[1] * _SAID), usual=usual)]

@@ -40,7 +40,10 @@ _TEXT = {"type": "string"}
 def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
     properties = {key: {**_TEXT, "description": text} for key, text in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": [*parameters]}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }
 
 
 TOOLS = (
@@ -77,11 +80,16 @@ class Action(NamedTuple):
     arguments: Mapping[str, Any] = MappingProxyType({})  # of that
 
 
-def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+def estimate(
+    prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]
+) -> Sequence[Expected]:
     """A call for each turn, with all earlier messages."""
     low, high = (min(turns, parameters["max_turns"]) for turns in _TURNS)
     usual = min(_USUAL_TURNS, high)
-    sent = [turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2 for turns in (low, high, usual)]
+    sent = [
+        turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2
+        for turns in (low, high, usual)
+    ]
     likely = usual, sent[2], usual * _TURN_TOKENS
     said = low * _TURN_TOKENS, high * _TURN_TOKENS
     return [Expected("main", (low, high), (sent[0], sent[1]), said, usual=likely)]
@@ -115,21 +123,35 @@ async def koderz_agent(
             return await conversation(part, tools)
 
     async def conversation(part: Task, tools: Mapping[str, Mapping[str, Any]]) -> str:
-        added = f"\n\n{text}" if (text := told_of([each.mounted for each in workspace.additions])) else ""
-        system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir) + added}
+        added = (
+            f"\n\n{text}"
+            if (text := told_of([each.mounted for each in workspace.additions]))
+            else ""
+        )
+        system = {
+            "role": "system",
+            "content": prompts.render("agent-tools", workdir=workspace.workdir) + added,
+        }
         offered = [*TOOLS, *tools.values()]
         messages: list[Message] = [{"role": "tools", "content": offered}, system, *part.messages]
         reply = await ask(messages)
         if reply.finish_reason == REJECTED:
             added += f"\n\n{_CALLING}{listed_of(tools)}" if tools else ""
-            system = {"role": "system", "content": prompts.render("agent-system", workdir=workspace.workdir) + added}
+            system = {
+                "role": "system",
+                "content": prompts.render("agent-system", workdir=workspace.workdir) + added,
+            }
             messages = [system, *part.messages]
             reply = await ask(messages)
         for turn in range(1, max_turns + 1):
             asked = read_calls(reply.tool_calls, tools) or read_actions(reply.text, tools)
             if not asked and asked is not None:
                 workspace.message = reply.text
-                return LENGTH_REASONING if reply.truncated == "reasoning" else _CAUSES.get(reply.finish_reason, "")
+                return (
+                    LENGTH_REASONING
+                    if reply.truncated == "reasoning"
+                    else _CAUSES.get(reply.finish_reason, "")
+                )
             messages.append({"role": "assistant", "content": reply.text or None})
             if reply.tool_calls:
                 messages[-1]["tool_calls"] = [*reply.tool_calls]
@@ -137,11 +159,16 @@ async def koderz_agent(
             for action in asked or ():
                 if workspace.seconds_left <= 0:
                     return "agent_timeout"
-                done.append(f"{action.tool} {dumps(action.arguments)}" if action.tool else action.command)
+                done.append(
+                    f"{action.tool} {dumps(action.arguments)}" if action.tool else action.command
+                )
                 told.append(await _carried_out(action, workspace, command_timeout))
             if reply.tool_calls:
                 answers = zip(reply.tool_calls, told, strict=True)
-                messages += [{"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in answers]
+                messages += [
+                    {"role": "tool", "tool_call_id": call["id"], "content": text}
+                    for call, text in answers
+                ]
             else:
                 messages.append({"role": "user", "content": "\n\n".join(told)})
             if workspace.seconds_left <= 0:
@@ -156,7 +183,9 @@ async def koderz_agent(
 def listed_of(tools: Mapping[str, Mapping[str, Any]]) -> str:
     """The tools of MCP servers for a model that can't be offered them as functions."""
     listed = [tool["function"] for tool in tools.values()]
-    return "\n".join(f"- {each['name']}: {each['description']} {dumps(each['parameters'])}" for each in listed)
+    return "\n".join(
+        f"- {each['name']}: {each['description']} {dumps(each['parameters'])}" for each in listed
+    )
 
 
 def read_calls(calls: Sequence[Mapping[str, Any]], tools: Collection[str] = ()) -> list[Action]:
@@ -171,7 +200,9 @@ def _called(function: Mapping[str, Any], tools: Collection[str]) -> Action:
             if not isinstance(given, dict):
                 raise TypeError("its arguments have to be an object")
             return Action("", tool=function["name"], arguments=given)
-        names = {tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS}
+        names = {
+            tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS
+        }
         values = [given[name] for name in names[function["name"]]]
         if not all(isinstance(value, str) for value in values):
             raise TypeError("they have to be texts")
@@ -218,7 +249,9 @@ async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: floa
         done = await workspace.edit(action.path, action.old, action.new)
         return f"edit {action.path}: {done['output']}"
     done = await workspace.shell(action.command, seconds)
-    ended = f"ended for its {done['cause']} limit" if done["cause"] else f"exit code {done['status']}"
+    ended = (
+        f"ended for its {done['cause']} limit" if done["cause"] else f"exit code {done['status']}"
+    )
     return f"{done['output'].rstrip()}\n[{ended}]".lstrip("\n")
 
 
@@ -304,7 +337,9 @@ def _of_parcels(told: str, turn: int) -> str:
     """The reply on a task of `koderz helps`: it reads the skills that it is offered, and does what it read last."""
     if turn == 0:
         skills = [f"cat {path}" for path in dict.fromkeys(_SKILL.findall(told))]
-        return "\n".join(["I read what there is on it.", "", "```shell", "cat README.md", *skills, "```"])
+        return "\n".join(
+            ["I read what there is on it.", "", "```shell", "cat README.md", *skills, "```"]
+        )
     if turn == 1:
         command = (_COMMAND.findall(told) or ["cp parcels.txt codes.txt\n"])[-1]
         return f"I make the codes so.\n\n```shell\n{command}```"

@@ -29,18 +29,31 @@ from koderz.models.transport import proxy_for
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Mount
 from koderz.systems.rollouts.additions import Addition, server_name
-from koderz.systems.rollouts.agents.traffic import LARGEST, Traffic, digests_of, listed_in, messages_of, text_of_answer
+from koderz.systems.rollouts.agents.traffic import (
+    LARGEST,
+    Traffic,
+    digests_of,
+    listed_in,
+    messages_of,
+    text_of_answer,
+)
 from koderz.systems.workspaces.folders import TREE
 from koderz_tracker.scrubber import is_secret_variable
 
 RELAY = Path(__file__).parents[1] / "guest/relay.py"
-ANSWER_SECONDS, START_SECONDS = 300.0, 30.0  # that a server has to answer a request, and to list its tools
+# that a server has to answer a request, and to list its tools
+ANSWER_SECONDS, START_SECONDS = 300.0, 30.0
 _END_SECONDS, _PAGES, _LINKS, _WORDS, _SECRET = 2.0, 50, 16, 600, 8
-_CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "koderz", "version": "1"}}
+_CLIENT = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "koderz", "version": "1"},
+}
 _KINDS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 # koderz writes into a store that it serves.
 _ON_A_COPY = (
-    'd=$(mktemp -d) && { [ -z "$0" ] || cp -r "$0/." "$d"; } && chmod -R u+w "$d" && KODERZ_RESULTS="$d" exec "$@"'
+    'd=$(mktemp -d) && { [ -z "$0" ] || cp -r "$0/." "$d"; } && '
+    'chmod -R u+w "$d" && KODERZ_RESULTS="$d" exec "$@"'
 )
 
 Run = Callable[[Command, Path], Awaitable[Ended]]
@@ -55,7 +68,8 @@ class Link:
         self.agent: asyncio.Future[Send] = loop.create_future()  # what sends to each
         self.server: asyncio.Future[Send] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()  # how the server ended
-        self.fault: KoderzError | None = None  # what kept a server from being begun that isn't its own doing
+        # what kept a server from being begun that isn't its own doing
+        self.fault: KoderzError | None = None
         self.traffic, self._is_left = traffic, False
         self._leave: Callable[[], Any] | None = None  # has the server end
         self._tasks = set[asyncio.Task[None]]()
@@ -82,7 +96,9 @@ class Link:
             self.leave()
         try:
             if await _carried(request.content, self.answer):
-                self.traffic.find(f"it floods, for which it is ended: a message has more than {LARGEST >> 20} MB")
+                self.traffic.find(
+                    f"it floods, for which it is ended: a message has more than {LARGEST >> 20} MB"
+                )
         finally:
             self.end("ended")
             _close(request)
@@ -90,7 +106,11 @@ class Link:
 
     async def of_url(self, server: Mapping[str, Any]) -> None:
         """Asks a server of HTTP what the agent asks, until the agent leaves."""
-        url, headers, session = server["url"], {**_KINDS, **server.get("headers", {})}, dict[str, str]()
+        url, headers, session = (
+            server["url"],
+            {**_KINDS, **server.get("headers", {})},
+            dict[str, str](),
+        )
         self._leave, slots = lambda: self.end("ended"), asyncio.Semaphore(_LINKS)
         async with open_client(url, proxy=proxy_for(url)) as client:
 
@@ -99,10 +119,16 @@ class Link:
                 if begins:  # what an agent asks before may get an id that is none of a session
                     session.clear()
                 try:
-                    async with client.stream("POST", url, content=line, headers={**headers, **session}) as answer:
+                    async with client.stream(
+                        "POST", url, content=line, headers={**headers, **session}
+                    ) as answer:
                         await self._hear(answer, session if begins else {})
                 except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
-                    why = str(error) if isinstance(error, ValueError) else f"can't be reached: {told(error)}"
+                    why = (
+                        str(error)
+                        if isinstance(error, ValueError)
+                        else f"can't be reached: {told(error)}"
+                    )
                     for message in messages_of(line):
                         self._give_up(f"{id(self)} {message.get('id')!r}", f"it {why}")
 
@@ -157,11 +183,16 @@ class Link:
         async def take(line: bytearray) -> None:
             whole = bytes(line).replace(b"\n", b" ").strip() + b"\n"
             for result in (message.get("result") for message in messages_of(whole)):
-                if isinstance(result, dict) and isinstance(version := result.get("protocolVersion"), str):
+                if isinstance(result, dict) and isinstance(
+                    version := result.get("protocolVersion"), str
+                ):
                     session["mcp-protocol-version"] = version
             await self.answer(whole)
 
-        held, is_stream = bytearray(), answer.headers.get("content-type", "").startswith("text/event-stream")
+        held, is_stream = (
+            bytearray(),
+            answer.headers.get("content-type", "").startswith("text/event-stream"),
+        )
         async for piece in answer.aiter_bytes():
             *lines, held = (held + piece).split(b"\n") if is_stream else [held + piece]
             for line in lines:
@@ -170,7 +201,9 @@ class Link:
             if len(held) > LARGEST:
                 raise ValueError(f"floods: a message has more than {LARGEST >> 20} MB")
         if answer.status_code >= 300:
-            raise ValueError(f"answers with HTTP {answer.status_code}: {held[:_WORDS].decode('utf-8', 'replace')}")
+            raise ValueError(
+                f"answers with HTTP {answer.status_code}: {held[:_WORDS].decode('utf-8', 'replace')}"
+            )
         if held.strip() and not is_stream:
             await take(held)
 
@@ -223,7 +256,9 @@ class Caller:
         """Ends the server as agents do, and returns how it did."""
         self.link.leave()
         await asyncio.wait([self.link.over], timeout=_END_SECONDS)
-        return self.link.over.result() if self.link.over.done() else "goes on when it is told to end"
+        return (
+            self.link.over.result() if self.link.over.done() else "goes on when it is told to end"
+        )
 
     async def _ask(self, number: int, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
@@ -262,7 +297,11 @@ class Tool(NamedTuple):
         """The function, by that name, which a model is offered."""
         schema = self.listed.get("inputSchema")
         parameters = schema if isinstance(schema, dict) else {"type": "object"}
-        about = {"name": name, "description": str(self.listed.get("description", "")), "parameters": parameters}
+        about = {
+            "name": name,
+            "description": str(self.listed.get("description", "")),
+            "parameters": parameters,
+        }
         return {"type": "function", "function": about}
 
     async def call(self, arguments: Any) -> tuple[str, bool]:
@@ -278,7 +317,11 @@ class Servers:
     """The MCP servers of one rollout, but for those of HTTP that its task has beside the agent."""
 
     def __init__(self, additions: Sequence[Addition]) -> None:
-        servers = [each for each in additions if each.kind == "mcp" and not (each.inside and "url" in each.server)]
+        servers = [
+            each
+            for each in additions
+            if each.kind == "mcp" and not (each.inside and "url" in each.server)
+        ]
         self._additions, self._of = additions, {quote(each.name, safe=""): each for each in servers}
         self._traffic = {name: Traffic() for name in self._of}
         self._links: dict[tuple[str, str], Link] = {}
@@ -286,14 +329,19 @@ class Servers:
         self._run: Run
         self._command: Command
         self._checkout: Path | None = None  # that servers beside koderz' own agent see
-        self.folders = [str(RELAY)] if servers else []  # that the agent's sandbox has to show, each at its own place
+        # that the agent's sandbox has to show, each at its own place
+        self.folders = [str(RELAY)] if servers else []
 
     def configured(self, token: str) -> tuple[Addition, ...]:
         """The additions as the agent is told of them: each server is the relay that stands for it."""
         relays = {
-            each: _relay(name, token, {} if each.is_apart else each.mounted.server) for name, each in self._of.items()
+            each: _relay(name, token, {} if each.is_apart else each.mounted.server)
+            for name, each in self._of.items()
         }
-        return tuple(replace(each.mounted, server=relays.get(each, each.mounted.server)) for each in self._additions)
+        return tuple(
+            replace(each.mounted, server=relays.get(each, each.mounted.server))
+            for each in self._additions
+        )
 
     async def begin(self, run: Run, command: Command, place: Path) -> None:
         """Asks each server for its tools, before the agent begins. Raises Fault for one that doesn't list them.
@@ -306,7 +354,9 @@ class Servers:
                 self._traffic[name].tools = digests_of(await self._listed(each, Caller(link)))
 
     @asynccontextmanager
-    async def called(self, run: Run, command: Command, checkout: Path) -> AsyncIterator[dict[str, Tool]]:
+    async def called(
+        self, run: Run, command: Command, checkout: Path
+    ) -> AsyncIterator[dict[str, Tool]]:
         """The tools of servers that work for koderz' own agent, by names that models take. Raises as `begin`.
 
         Its commands come and go, so that none of them can be what the servers work beside: each has a sandbox of its
@@ -332,7 +382,9 @@ class Servers:
         name, end, number = [*request.rel_url.raw_path.removeprefix("/mcp/").split("/"), "", ""][:3]
         server, key = self._of.get(name), (name, number)
         if server is None or not number or len(self._links) > _LINKS:
-            return web.Response(status=404, text="koderz: this rollout has no such MCP server, or too many links")
+            return web.Response(
+                status=404, text="koderz: this rollout has no such MCP server, or too many links"
+            )
         link = self._links.setdefault(key, Link(self._traffic[name]))
         try:
             if server.is_apart:
@@ -352,7 +404,9 @@ class Servers:
         """The record of all servers by name, and the calls of all in their order, without the secrets of their arm."""
         named = {self._of[name].name: traffic for name, traffic in self._traffic.items()}
         servers = {name: traffic.record() for name, traffic in named.items()}
-        calls = [{"server": name, **call} for name, traffic in named.items() for call in traffic.calls]
+        calls = [
+            {"server": name, **call} for name, traffic in named.items() for call in traffic.calls
+        ]
         found = {"servers": servers, "calls": sorted(calls, key=lambda call: str(call["begun"]))}
         return dict(orjson.loads(self._without_secrets(orjson.dumps(found).decode())))
 
@@ -369,12 +423,18 @@ class Servers:
             raise caller.link.fault or Fault(why, cause="mcp") from None
 
     @asynccontextmanager
-    async def _started(self, server: Addition, link: Link, place: Path | None = None) -> AsyncIterator[None]:
+    async def _started(
+        self, server: Addition, link: Link, place: Path | None = None
+    ) -> AsyncIterator[None]:
         """A server at its end of a link: asked by koderz, or in a sandbox without the agent."""
 
         async def work() -> None:
             try:
-                await (link.of_url(server.server) if "url" in server.server else self._alone(server, link, place))
+                await (
+                    link.of_url(server.server)
+                    if "url" in server.server
+                    else self._alone(server, link, place)
+                )
             except KoderzError as error:
                 link.fault = error
                 link.end(f"can't be reached: {error}")
@@ -392,8 +452,13 @@ class Servers:
         at, stated = server.mounted, dict(server.mounted.server)
         command, mounts = self._command, [*self._command.mounts]
         if server.is_apart:
-            command = replace(command, services=None, network=False, allowed_hosts=stated.get("hosts", ()))
-            mounts = [Mount(RELAY, str(RELAY)), *([Mount(Path(server.path), at.path)] if server.path else [])]
+            command = replace(
+                command, services=None, network=False, allowed_hosts=stated.get("hosts", ())
+            )
+            mounts = [
+                Mount(RELAY, str(RELAY)),
+                *([Mount(Path(server.path), at.path)] if server.path else []),
+            ]
         if stated["command"] == "koderz":
             stated, needed = _own(stated, at.path)
             command, mounts = replace(command, image=None), [*mounts, *needed]
@@ -412,7 +477,9 @@ class Servers:
                 where = own if server.is_apart or place is None else place
                 if self._checkout and not server.is_apart:
                     (own / TREE[0]).symlink_to(self._checkout)
-                ended = await self._run(replace(command, argv=argv, mounts=mounts, bridge=serve), where)
+                ended = await self._run(
+                    replace(command, argv=argv, mounts=mounts, bridge=serve), where
+                )
             if not link.server.done():
                 link.end(f"can't be started: {ended.output.strip()[-_WORDS:]}")
         finally:
@@ -459,7 +526,9 @@ def _close(request: web.Request) -> None:
         transport.close()
 
 
-def _relay(name: str, token: str, server: Mapping[str, Any], *, agent: bool = True) -> dict[str, Any]:
+def _relay(
+    name: str, token: str, server: Mapping[str, Any], *, agent: bool = True
+) -> dict[str, Any]:
     """The command of the relay, as the configuration of a server."""
     about = {"url": BRIDGE_URL, "token": token, "name": name, "agent": agent, "server": server}
     return {"command": "python3", "args": ["-I", "-B", str(RELAY), orjson.dumps(about).decode()]}
@@ -474,11 +543,15 @@ def _own(server: Mapping[str, Any], store: str) -> tuple[dict[str, Any], list[Mo
     packages = [str(Path(str(package.__file__)).parent) for package in (koderz, koderz_tracker)]
     shown = dict.fromkeys([sys.prefix, sys.base_prefix, *packages])
     words = [store, sys.executable, "-m", "koderz", *args]
-    return {**server, "command": "sh", "args": ["-c", _ON_A_COPY, *words]}, [Mount(Path(each), each) for each in shown]
+    return {**server, "command": "sh", "args": ["-c", _ON_A_COPY, *words]}, [
+        Mount(Path(each), each) for each in shown
+    ]
 
 
 def _secrets_of(server: Mapping[str, Any]) -> list[str]:
     """The secrets that a server is configured with, as they stand in JSON."""
     own = [value for name, value in server.get("env", {}).items() if is_secret_variable(name)]
-    words = [value.split()[-1] for value in (*own, *server.get("headers", {}).values()) if value.strip()]
+    words = [
+        value.split()[-1] for value in (*own, *server.get("headers", {}).values()) if value.strip()
+    ]
     return [json.dumps(word, ensure_ascii=False)[1:-1] for word in words if len(word) >= _SECRET]

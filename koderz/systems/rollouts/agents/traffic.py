@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-LARGE, LARGEST = 1 << 20, 16 << 20  # bytes of a message that is a finding, and of one that ends its server
+# bytes of a message that is a finding, and of one that ends its server
+LARGE, LARGEST = 1 << 20, 16 << 20
 _ROOM, _TEXT = 1 << 20, 4000  # characters of all recorded calls to a server, and of one text
 _FINDINGS, _OPEN = 20, 1000  # different texts, and requests that are open at once
 _PARTS = 1 << 20  # of a message that is read: an empty list of two bytes takes 64 once it is
-_REFUSED = (-32601, -32602)  # the codes of JSON-RPC for an unknown method, and of MCP for an unknown tool
+# the codes of JSON-RPC for an unknown method, and of MCP for an unknown tool
+_REFUSED = (-32601, -32602)
 
 
 class OpenRequest(NamedTuple):
@@ -39,7 +41,8 @@ class OpenRequest(NamedTuple):
 class Traffic:
     """The record of what passes between the agent of one rollout and one server."""
 
-    tools: Mapping[str, str] = field(default_factory=dict)  # a digest by name, as listed before the agent began
+    # a digest by name, as listed before the agent began
+    tools: Mapping[str, str] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)  # as far as there is room
     counts: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)  # what no sound server does
@@ -49,7 +52,9 @@ class Traffic:
 
     def find(self, text: str) -> None:
         """Counts a finding."""
-        if (text := " ".join(text[:_TEXT].split())) in self.findings or len(self.findings) < _FINDINGS:
+        if (text := " ".join(text[:_TEXT].split())) in self.findings or len(
+            self.findings
+        ) < _FINDINGS:
             self.findings[text] += 1
 
     def asked(self, link: object, line: bytes) -> list[str]:
@@ -57,11 +62,25 @@ class Traffic:
         found = []
         for message in messages_of(line):
             key, params = f"{link} {message.get('id')!r}", _table(message.get("params"))
-            if "method" in message and message.get("id") is not None and len(self._open) < _OPEN and len(key) < _TEXT:
-                tool, arguments = str(params.get("name", ""))[:200], _cut(_json(params.get("arguments")))
-                begun, clock, is_part = datetime.now().isoformat(), time.monotonic(), "cursor" in params
+            if (
+                "method" in message
+                and message.get("id") is not None
+                and len(self._open) < _OPEN
+                and len(key) < _TEXT
+            ):
+                tool, arguments = (
+                    str(params.get("name", ""))[:200],
+                    _cut(_json(params.get("arguments"))),
+                )
+                begun, clock, is_part = (
+                    datetime.now().isoformat(),
+                    time.monotonic(),
+                    "cursor" in params,
+                )
                 method = str(message["method"])[:200]
-                self._open[key] = OpenRequest(message["id"], method, tool, arguments, is_part, begun, clock)
+                self._open[key] = OpenRequest(
+                    message["id"], method, tool, arguments, is_part, begun, clock
+                )
                 found.append(key)
         return found
 
@@ -86,7 +105,11 @@ class Traffic:
         request = self._open[key]
         if request.method.startswith(("initialize", "tools/")):  # others needn't be known
             self.find(f"{why} ({request.method} {request.tool}".rstrip() + ")")
-        answer = {"jsonrpc": "2.0", "id": request.id, "error": {"code": -32001, "message": f"koderz: {why}"}}
+        answer = {
+            "jsonrpc": "2.0",
+            "id": request.id,
+            "error": {"code": -32001, "message": f"koderz: {why}"},
+        }
         self._close(key, answer, 0)
         self._given_up.add(key)
         return orjson.dumps(answer) + b"\n"
@@ -97,7 +120,10 @@ class Traffic:
             self._close(key, {"error": "(no answer until the end)"}, 0)
         found: dict[str, Any] = {name: self.counts[name] for name in ("calls", "errors", "bytes")}
         found |= {"seconds": round(self.counts["us"] / 1e6, 3), "tools": sorted(self.tools)}
-        texts = [text if times == 1 else f"{text} ({times} times)" for text, times in self.findings.items()]
+        texts = [
+            text if times == 1 else f"{text} ({times} times)"
+            for text, times in self.findings.items()
+        ]
         return {**found, "findings": texts}
 
     def _close(self, key: str, answer: Mapping[str, Any], size: int) -> None:
@@ -105,7 +131,10 @@ class Traffic:
         request = self._open.pop(key)
         result, error = _table(answer.get("result")), answer.get("error")
         if request.method == "tools/list" and error is None:
-            self._compare(digests_of(listed_in(result)), is_whole=not (request.is_part or result.get("nextCursor")))
+            self._compare(
+                digests_of(listed_in(result)),
+                is_whole=not (request.is_part or result.get("nextCursor")),
+            )
         if request.method != "tools/call":
             return
         told, is_error = text_of_answer(answer)
@@ -115,8 +144,17 @@ class Traffic:
             self.find(f"it lists {request.tool}, and refuses it: {_table(error).get('message')}")
         seconds = time.monotonic() - request.clock
         self.counts.update(calls=1, errors=int(is_error), bytes=size, us=round(seconds * 1e6))
-        call: dict[str, Any] = {"tool": request.tool, "arguments": request.arguments, "result": _cut(told)}
-        call |= {"is_error": is_error, "begun": request.begun, "seconds": round(seconds, 4), "bytes": size}
+        call: dict[str, Any] = {
+            "tool": request.tool,
+            "arguments": request.arguments,
+            "result": _cut(told),
+        }
+        call |= {
+            "is_error": is_error,
+            "begun": request.begun,
+            "seconds": round(seconds, 4),
+            "bytes": size,
+        }
         self._room -= len(request.arguments) + len(call["result"]) + 200
         if self._room >= 0:
             self.calls.append(call)
@@ -125,7 +163,11 @@ class Traffic:
         """Compares a list of tools, or a page of one, with that from before the agent began."""
         gone = self.tools.keys() - now.keys() if is_whole else set[str]()
         other = {name for name in now.keys() & self.tools.keys() if now[name] != self.tools[name]}
-        for names, what in ((now.keys() - self.tools.keys(), "new"), (gone, "gone"), (other, "described otherwise")):
+        for names, what in (
+            (now.keys() - self.tools.keys(), "new"),
+            (gone, "gone"),
+            (other, "described otherwise"),
+        ):
             for name in sorted(names):
                 self.find(f"its tools have changed: {name[:200]} is {what}")
 
@@ -138,7 +180,9 @@ def messages_of(line: bytes) -> list[dict[str, Any]]:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:
         return []
-    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+    return [
+        each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)
+    ]
 
 
 def listed_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +193,10 @@ def listed_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def digests_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """A digest of each tool by its name."""
-    return {str(each.get("name")): hashlib.sha256(_json(each).encode()).hexdigest()[:16] for each in tools}
+    return {
+        str(each.get("name")): hashlib.sha256(_json(each).encode()).hexdigest()[:16]
+        for each in tools
+    }
 
 
 def text_of_answer(answer: Mapping[str, Any]) -> tuple[str, bool]:
@@ -157,7 +204,9 @@ def text_of_answer(answer: Mapping[str, Any]) -> tuple[str, bool]:
     result, error = _table(answer.get("result")), answer.get("error")
     content = result.get("content")
     parts = [_table(part) for part in (content if isinstance(content, list) else ())]
-    text = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts) or _json(error or result)
+    text = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts) or _json(
+        error or result
+    )
     return text, error is not None or result.get("isError") is True
 
 

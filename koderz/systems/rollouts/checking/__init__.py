@@ -79,15 +79,22 @@ async def check(task: Rollout, stores: Stores, times: int = 1) -> Checked:
         try:
             await stores.of(task)
             is_prepared = True
-            solved, left = await _graded(task, stores, solve=True), await _graded(task, stores, solve=False)
+            solved, left = (
+                await _graded(task, stores, solve=True),
+                await _graded(task, stores, solve=False),
+            )
         except Unreachable:
             raise
         except Fault as fault:
-            return Checked(task.id, str(fault), is_prepared=is_prepared, is_decided=fault.cause != "sandbox")
+            return Checked(
+                task.id, str(fault), is_prepared=is_prepared, is_decided=fault.cause != "sandbox"
+            )
         except KoderzError as error:
             return Checked(task.id, str(error))
         if not solved.scored.success or solved.scored.score_of_graded != 1:
-            return Checked(task.id, f"its own solution doesn't pass: {solved.cause or 'its score is below 1'}")
+            return Checked(
+                task.id, f"its own solution doesn't pass: {solved.cause or 'its score is below 1'}"
+            )
         if left.scored.success:
             return Checked(task.id, "doing nothing passes")
         if left.scored.total_score > 0:
@@ -142,7 +149,10 @@ class CheckLog:
         self.before = _read(path) if resume else {}
         self.checked: dict[str, Checked] = {}
         refused = [_line("", Checked(each.id, each.why), "refused") for each in left_out]
-        lines = [*refused, *(_line(digest, each, each.status) for digest, each in self.before.items())]
+        lines = [
+            *refused,
+            *(_line(digest, each, each.status) for digest, each in self.before.items()),
+        ]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, lines, durable=False)
@@ -153,12 +163,19 @@ class CheckLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._file.close()
 
     def taken_up(self, tasks: Sequence[Rollout]) -> list[Rollout]:
         """The tasks without those that were checked before and haven't changed since, which count as checked."""
-        self.checked |= {task.digest: self.before[task.digest] for task in tasks if task.digest in self.before}
+        self.checked |= {
+            task.digest: self.before[task.digest] for task in tasks if task.digest in self.before
+        }
         return [task for task in tasks if task.digest not in self.checked]
 
     def add(self, task: Rollout, checked: Checked) -> None:
@@ -204,7 +221,13 @@ def table_lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _line(digest: str, checked: Checked, status: str) -> bytes:
-    about = {"id": checked.id, "status": status, "why": checked.wrong, "warning": checked.warning, "digest": digest}
+    about = {
+        "id": checked.id,
+        "status": status,
+        "why": checked.wrong,
+        "warning": checked.warning,
+        "digest": digest,
+    }
     return json.dumps(about).encode() + b"\n"
 
 
@@ -220,5 +243,7 @@ def _read(path: Path) -> dict[str, Checked]:
             row = json.loads(line)
             if row["status"] in ("sound", "unsound", "unprepared"):
                 prepared = row["status"] != "unprepared"
-                found[row["digest"]] = Checked(row["id"], row["why"], row["warning"], is_prepared=prepared)
+                found[row["digest"]] = Checked(
+                    row["id"], row["why"], row["warning"], is_prepared=prepared
+                )
     return found

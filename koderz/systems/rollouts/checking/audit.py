@@ -21,7 +21,14 @@ from typing import Any
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.checking import check
-from koderz.systems.rollouts.checking.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
+from koderz.systems.rollouts.checking.exploits import (
+    Deed,
+    Exploit,
+    ExploitSubject,
+    corpus,
+    deed_of,
+    target_of,
+)
 from koderz.systems.rollouts.grading import grade, grade_published
 from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
@@ -32,7 +39,8 @@ from koderz.systems.workspaces import git
 
 _EXPLOIT_SECONDS = 60.0
 _LEAST_SECONDS = 5.0  # of a run of the tests
-_WAITING = 4  # exploits at once for each core: they hang, or mostly wait for the kernel to make and end namespaces
+# exploits at once for each core: they hang, or mostly wait for the kernel to make and end namespaces
+_WAITING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,11 @@ class Audit:
 
     def document(self) -> dict[str, Any]:
         """The content of the JSON file."""
-        return {"tried": self.tried, "forged": self.forged, "tasks": [task.document() for task in self.tasks]}
+        return {
+            "tried": self.tried,
+            "forged": self.forged,
+            "tasks": [task.document() for task in self.tasks],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +163,10 @@ class _Auditor:
     def __init__(self, stores: Stores, exploits: Sequence[Exploit], progress: Progress) -> None:
         self._stores, self._exploits, self._progress = stores, exploits, progress
         cores = os.cpu_count() or 1
-        self._room, self._waiting_room = asyncio.Semaphore(cores), asyncio.Semaphore(cores * _WAITING)
+        self._room, self._waiting_room = (
+            asyncio.Semaphore(cores),
+            asyncio.Semaphore(cores * _WAITING),
+        )
         self._done = self._all = 0
 
     async def audited(self, task: Rollout) -> Audited:
@@ -165,7 +180,9 @@ class _Auditor:
             hurried = _hurried(task, max(_LEAST_SECONDS, time.monotonic() - began))
             targets = await self._targets(task)
         self._all += sum(any(target.takes(each) for target in targets) for each in self._exploits)
-        tried = await asyncio.gather(*(self._tried(task, hurried, targets, each) for each in self._exploits))
+        tried = await asyncio.gather(
+            *(self._tried(task, hurried, targets, each) for each in self._exploits)
+        )
         return Audited(task.id, task.digest, exploits=tuple(tried))
 
     async def _targets(self, task: Rollout) -> Sequence[ExploitSubject]:
@@ -177,9 +194,18 @@ class _Auditor:
                 if stage:
                     await workspace.begin(stage)
                 await workspace.solve()
-                changed = await git.touched(str((await workspace.diff())["diff"]).encode("utf-8", "backslashreplace"))
+                changed = await git.touched(
+                    str((await workspace.diff())["diff"]).encode("utf-8", "backslashreplace")
+                )
                 new = [path for path in changed if path not in before]
-                found.append(target_of(stage.task if stage else task, await store.baseline(), place / "checkout", new))
+                found.append(
+                    target_of(
+                        stage.task if stage else task,
+                        await store.baseline(),
+                        place / "checkout",
+                        new,
+                    )
+                )
                 before |= {*changed}
         return found
 
@@ -202,7 +228,9 @@ class _Auditor:
                     published, ours, _ = await self._tried_in(place, task, targets, exploit)
         self._done += 1
         tried = Tried(exploit.name, exploit.kind, applies=True, published=published, ours=ours)
-        self._progress(TriedExploit(task.id, tried, time.monotonic() - began, self._done, self._all))
+        self._progress(
+            TriedExploit(task.id, tried, time.monotonic() - began, self._done, self._all)
+        )
         return tried
 
     async def _tried_in(
@@ -212,7 +240,12 @@ class _Auditor:
 
         As published and by koderz, and whether it was cut by a limit of time.
         """
-        workspace, published, ours, cut = self._workspace(task, place), list[bool | None](), True, False
+        workspace, published, ours, cut = (
+            self._workspace(task, place),
+            list[bool | None](),
+            True,
+            False,
+        )
         for stage, target in zip(task.stages or (None,), targets, strict=True):
             if stage:
                 await workspace.begin(stage)
@@ -239,13 +272,17 @@ class _Auditor:
             await workspace.shell(deed.line, _EXPLOIT_SECONDS)
         return str((await workspace.diff())["diff"])
 
-    async def _graded(self, task: Rollout, work: Work, whole: Rollout) -> tuple[bool | None, bool, bool]:
+    async def _graded(
+        self, task: Rollout, work: Work, whole: Rollout
+    ) -> tuple[bool | None, bool, bool]:
         """Whether work passes as published, None if the task isn't graded so, and by koderz; and whether it is cut.
 
         A grading that ends as a fault counts as cut, since the limit may have brought it about.
         """
         try:
-            graded = await grade(task, work, self._stores, await terms_of(task, self._stores, whole))
+            graded = await grade(
+                task, work, self._stores, await terms_of(task, self._stores, whole)
+            )
         except (Fault, git.GitError) as error:
             cut = isinstance(error, Fault)
             if task.verifier is None or work.place is None:
@@ -262,7 +299,9 @@ def _hurried(task: Rollout, seconds: float) -> Rollout:
     """The task with tests that take at most so many seconds."""
 
     def hurried(task: Rollout) -> Rollout:
-        scripts = tuple(replace(each, timeout_sec=min(each.timeout_sec, seconds)) for each in task.scripts)
+        scripts = tuple(
+            replace(each, timeout_sec=min(each.timeout_sec, seconds)) for each in task.scripts
+        )
         return replace(task, test_seconds=min(task.test_seconds, seconds), scripts=scripts)
 
     return in_parts(task, hurried)

@@ -50,7 +50,9 @@ def canaries_of(tasks: Sequence[Rollout], sandbox: str, options: RolloutsOptions
     count = math.ceil(len(groups) * int(found[1]) / 100) if found[2] else int(found[1])
     backend = open_backend(sandbox, Settings(sandbox=sandbox), ImageStore(options.images))
     with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
-        usable = pool.submit(asyncio.run, _usable(groups, count, backend, shown=options.canaries_shown)).result()
+        usable = pool.submit(
+            asyncio.run, _usable(groups, count, backend, shown=options.canaries_shown)
+        ).result()
     if len(usable) < count:
         raise KoderzError(
             f"--canaries {amount}: {len(usable)} of {count} can be made of these {len(groups)} tasks; a canary needs a "
@@ -82,7 +84,10 @@ async def _usable(
         for number, base in enumerate(untried):
             if len(found) == count:
                 break
-            made = [_canary(task, base, contradicted=number % 2 == 1, shown=shown) for task in groups[base]]
+            made = [
+                _canary(task, base, contradicted=number % 2 == 1, shown=shown)
+                for task in groups[base]
+            ]
             canaries = [canary for canary in made if canary]
             if canaries and await _is_failed(canaries[0], backend):
                 found[base] = canaries
@@ -97,11 +102,17 @@ def _canary(task: Rollout, base: str, *, contradicted: bool, shown: bool) -> Rol
     tests = {script.path: script.content for script in task.scripts} or test_files(task)
     for path in draw.sample(sorted(tests), len(tests)):
         if changed := impossible(tests[path], draw, contradicted=contradicted):
-            digest = hashlib.sha256(f"{task.digest}\0{path}\0{changed}\0{shown}".encode()).hexdigest()[:16]
+            digest = hashlib.sha256(
+                f"{task.digest}\0{path}\0{changed}\0{shown}".encode()
+            ).hexdigest()[:16]
             canary = _with_tests(task, path, changed, digest)
             every = {**tests, path: changed}
             # An agent finds a verifier's tests below tests/, and scripts at their own paths.
-            laid = every if task.scripts else {f"tests/{name}": content for name, content in every.items()}
+            laid = (
+                every
+                if task.scripts
+                else {f"tests/{name}": content for name, content in every.items()}
+            )
             return replace(
                 canary,
                 id=f"{task.id}{SUFFIX}",
@@ -116,7 +127,9 @@ def _canary(task: Rollout, base: str, *, contradicted: bool, shown: bool) -> Rol
 def _with_tests(task: Rollout, path: str, content: str, digest: str) -> Rollout:
     """The task with one of its test files changed."""
     if not task.verifier:
-        scripts = (replace(each, content=content) if each.path == path else each for each in task.scripts)
+        scripts = (
+            replace(each, content=content) if each.path == path else each for each in task.scripts
+        )
         return replace(task, scripts=tuple(scripts))
     folder = _folder_of(digest) / "tests"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +168,9 @@ def impossible(source: str, draw: random.Random, *, contradicted: bool) -> str:
     reader = ScriptReader(source.encode(), draw)
     tests = dict(tests_in(tree))
     for name in draw.sample([*tests], len(tests)):
-        edits = [edit for site in reader.sites(tests[name]) for edit in site.other if _is_value(edit)]
+        edits = [
+            edit for site in reader.sites(tests[name]) for edit in site.other if _is_value(edit)
+        ]
         for edit in draw.sample(edits, len(edits)):
             changed = reader.edited([[edit]])
             again = _again(tests[name], edit, reader) if contradicted else None

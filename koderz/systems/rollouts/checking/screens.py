@@ -90,11 +90,18 @@ class AuditScreen:
         if self._quiet:
             return
         passes = [
-            name for name, passed in (("as published", trial.tried.published), ("koderz", trial.tried.ours)) if passed
+            name
+            for name, passed in (
+                ("as published", trial.tried.published),
+                ("koderz", trial.tried.ours),
+            )
+            if passed
         ]
         shown = f"passes: {', '.join(passes)}" if passes else "fails"
         count = f"{trial.done}/{trial.total}"
-        warn(f"{count:>7}  {trial.task:{self._width}}  {trial.seconds:5.1f} s  {trial.tried.name}  {shown}")
+        warn(
+            f"{count:>7}  {trial.task:{self._width}}  {trial.seconds:5.1f} s  {trial.tried.name}  {shown}"
+        )
 
 
 def total_line(audit: Audit) -> str:
@@ -110,7 +117,11 @@ def _lines(audited: Audited, width: int) -> Iterator[str]:
     tried = len(audited.tried)
     published = f"{len(audited.published):>2} of {tried}"
     is_published = any(each.published is not None for each in audited.tried)
-    shown = f"as published: {published} pass" if is_published else f"{_FRESH_ONLY:{len(published) + 19}}"
+    shown = (
+        f"as published: {published} pass"
+        if is_published
+        else f"{_FRESH_ONLY:{len(published) + 19}}"
+    )
     yield f"{audited.id:{width}}  {shown}    koderz: {len(audited.ours)} of {tried}"
     for each in audited.ours:
         yield f"{'':{width}}  passes: {each.name} ({each.kind})"

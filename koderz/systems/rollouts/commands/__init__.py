@@ -35,12 +35,18 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.tasks.config import Config
 
 DATA = Path("data")
-Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")
+]
 Latest = Annotated[bool, typer.Option("--latest", help="The newest, which is the default.")]
 Stamp = Annotated[
-    str | None, typer.Option("--rollout", metavar="STAMP", help="Those of then, or the newest that begins so.")
+    str | None,
+    typer.Option("--rollout", metavar="STAMP", help="Those of then, or the newest that begins so."),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP."),
+]
 TOLD = {
     "dataset": "In place of CONFIG: a task's folder, a folder of such, a .jsonl of SWE-bench rows, or "
     "NAME[@VERSION] of --registry. Default: the embedded tasks.",
@@ -76,14 +82,27 @@ WITHOUT: Mapping[str, str] = {
 @run_options(without=WITHOUT, told=TOLD, suite="rollouts")
 def run(
     front: Front,
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with [[tasks]].")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with [[tasks]].")
+    ] = None,
     agent: Annotated[str | None, own("The agent of every entry.", "NAME")] = None,
-    rollouts: Annotated[int | None, own("Rollouts of every entry.", "N", min=1, max=100_000)] = None,
+    rollouts: Annotated[
+        int | None, own("Rollouts of every entry.", "N", min=1, max=100_000)
+    ] = None,
     parallel: Annotated[int | None, own("Rollouts at work at once.", "N", min=1, max=4096)] = None,
-    timeout_sec: Annotated[float | None, own("The agent's time, in every entry.", "SECONDS", min=1)] = None,
+    timeout_sec: Annotated[
+        float | None, own("The agent's time, in every entry.", "SECONDS", min=1)
+    ] = None,
     data: Annotated[Path, own("Where files are: rollouts/ and runs/.", "DIR")] = DATA,
     verbose: Annotated[
-        int, own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
+        int,
+        own(
+            "Lines without icons; -vv: what agents and tests say.",
+            None,
+            "-v",
+            "--verbose",
+            count=True,
+        ),
     ] = 0,
 ) -> None:
     """Run rollouts of a configuration or a dataset; without either of the embedded tasks, on the simulated model.
@@ -99,7 +118,9 @@ def run(
         front = replace(front, values={**front.values, "agent_timeout": timeout_sec})
     with ExitStack() as stack:
         stack.enter_context(loading_once())
-        front, place = stated(front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data)
+        front, place = stated(
+            front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data
+        )
         stack.callback(place.release)
         at_once = {**front.usual, **front.values}["concurrency"]
         screen = RolloutsScreen(front.shown, verbose, at_once, len(place.config.entries))
@@ -135,7 +156,8 @@ def stated(
     options = settings.of(RolloutsOptions)
     path, found = _chosen_tasks(config, given.get("dataset"), options)
     given["dataset"] = path
-    most = rollouts or max((entry.rollouts for entry in found.entries), default=1)  # one alone: another temperature
+    # one alone: another temperature
+    most = rollouts or max((entry.rollouts for entry in found.entries), default=1)
     usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
     if "sandbox" not in given:
         given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
@@ -163,7 +185,9 @@ def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None
     say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [usual]))}")
 
 
-def _chosen_tasks(config: Path | None, dataset: Path | None, options: RolloutsOptions) -> tuple[Path, Config]:
+def _chosen_tasks(
+    config: Path | None, dataset: Path | None, options: RolloutsOptions
+) -> tuple[Path, Config]:
     """The place of the tasks and the entries about them. Raises KoderzError if both or a broken one are given."""
     from koderz.systems.rollouts.suite import SAMPLE
     from koderz.systems.rollouts.tasks.config import config_of, read_config
@@ -192,16 +216,26 @@ def _runnable(config: Config, options: RolloutsOptions, sandbox: str, agent: str
     images = ImageStore(options.images)
     if images.folder and not images.folder.is_dir():
         raise KoderzError(f"--images: there is no folder {images.folder}")
-    judges = {task for task, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model}
-    able, left_out = workable(config.tasks, lambda task: bool(options.judge_model) or task.id in judges)
+    judges = {
+        task
+        for task, entry in zip(config.of_entries, config.entries, strict=True)
+        if entry.judge_model
+    }
+    able, left_out = workable(
+        config.tasks, lambda task: bool(options.judge_model) or task.id in judges
+    )
     left_out = [*config.refused, *left_out]
     if options.skip_unrunnable:
         able, unable = runnable(
-            able, lambda task: options.sandbox_of(task.sandbox, sandbox), images, options.making(images)
+            able,
+            lambda task: options.sandbox_of(task.sandbox, sandbox),
+            images,
+            options.making(images),
         )
         left_out += unable
         of_agents = {
-            (task, agent or entry.agent) for task, entry in zip(config.of_entries, config.entries, strict=True)
+            (task, agent or entry.agent)
+            for task, entry in zip(config.of_entries, config.entries, strict=True)
         }
         own = {task.id: [each for each in task.additions if each.inside] for task in able}
         refused = {}
@@ -211,7 +245,10 @@ def _runnable(config: Config, options: RolloutsOptions, sandbox: str, agent: str
             except KoderzError as error:
                 refused[task_id] = Omission(task_id, str(error))
                 warn(f"{task_id} is left out: {error}")
-        able, left_out = [task for task in able if task.id not in refused], [*left_out, *refused.values()]
+        able, left_out = (
+            [task for task in able if task.id not in refused],
+            [*left_out, *refused.values()],
+        )
     else:
         require_none(left_out, len(config.tasks) + len(config.refused))
     if options.require_fresh and able:
@@ -282,9 +319,13 @@ def matrix_of(
             answering = "simulated"
         if answering is None:
             where = config.where(number, "")
-            raise KoderzError(f"{where}: the agent {name} needs a model: name it there, or with --model")
+            raise KoderzError(
+                f"{where}: the agent {name} needs a model: name it there, or with --model"
+            )
         script = (
-            str(found_beside(config.path, entry.script).absolute()) if entry.script and name == "scripted" else None
+            str(found_beside(config.path, entry.script).absolute())
+            if entry.script and name == "scripted"
+            else None
         )
         if name == "scripted" and not (script and Path(script).is_file()):
             missing = f"; there is no file {entry.script}" if entry.script else ""
@@ -303,7 +344,9 @@ def matrix_of(
             parameters: dict[str, Any] = {"script": script} if script else {}
             roles = {"judge": judge} if judge else {}
             called = _other_than([arm.name for arm in arms.values()], " · ".join(parts))
-            arms[key] = MatrixArm(called, f"agent:{name}", answering, roles, parameters, settings=settings)
+            arms[key] = MatrixArm(
+                called, f"agent:{name}", answering, roles, parameters, settings=settings
+            )
         cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
     return Matrix(config.path, tuple(arms.values()), tuple(cells))
 
@@ -318,7 +361,12 @@ def _require_agent(name: str, where: str) -> None:
     if name.startswith(ACP):
         adapter_of(name)
     elif f"agent:{name}" not in SOLVERS and name not in others:
-        known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
+        known = sorted(
+            {
+                *others,
+                *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:")),
+            }
+        )
         near = difflib.get_close_matches(name, known, 1)
         meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise KoderzError(f"{where}: there is no agent {name!r}; {meant}")
@@ -332,7 +380,11 @@ def _other_than(names: Sequence[str], name: str) -> str:
 
 @app.command(cls=PanelCommand)
 def summarize(
-    name: Name, latest: Latest = False, rollout: Stamp = None, data: Data = DATA, json: SummaryJson = False
+    name: Name,
+    latest: Latest = False,
+    rollout: Stamp = None,
+    data: Data = DATA,
+    json: SummaryJson = False,
 ) -> None:
     """Sum up rollouts: a row each, averages, and each task's mean and best.
 
@@ -348,9 +400,14 @@ def summarize(
     lines = [*table_lines(found.rows, str(found.folder))]
     say_all(lines)
     try:
-        write_whole(found.folder / "summary.md", ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+        write_whole(
+            found.folder / "summary.md",
+            ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")],
+        )
     except OSError as error:
-        raise StorageError(f"{found.folder / 'summary.md'} can't be written ({error.strerror})") from None
+        raise StorageError(
+            f"{found.folder / 'summary.md'} can't be written ({error.strerror})"
+        ) from None
     say(f"[rollouts] summary.md written: {found.folder / 'summary.md'}")
 
 
@@ -379,7 +436,9 @@ def evaluate(
     shown = OutputOptions(json=json, quiet=quiet, wait=wait)
     run = found.manifest.get("benchmark_run_id")
     if not run:
-        raise KoderzError(f"{found.folder} was made by another program, whose diffs aren't on record")
+        raise KoderzError(
+            f"{found.folder} was made by another program, whose diffs aren't on record"
+        )
     take_up(
         run,
         given,
@@ -408,7 +467,9 @@ app.command(cls=PanelCommand)(clean)
 
 @app.command(cls=PanelCommand)
 def sample(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are written; it isn't there yet.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where they are written; it isn't there yet.")
+    ],
 ) -> None:
     """Write the embedded tasks and a configuration of them: koderz rollouts run DIR/sample.toml.
 
@@ -420,4 +481,6 @@ def sample(
     if folder.exists():
         raise KoderzError(f"{folder} is there already")
     shutil.copytree(SAMPLE, folder)
-    say(f"{folder}: run them with: koderz rollouts run {shlex.quote(str(folder / 'sample.toml'))} --model MODEL")
+    say(
+        f"{folder}: run them with: koderz rollouts run {shlex.quote(str(folder / 'sample.toml'))} --model MODEL"
+    )

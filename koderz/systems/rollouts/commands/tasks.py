@@ -36,11 +36,22 @@ Places = Annotated[
     ),
 ]
 _MAKING = ("packages", "host_base", "allow_network", "layer_mb")
-_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable", *_MAKING)
+_OF_TASKS = (
+    "sandbox",
+    "docker_image",
+    "images",
+    "environments",
+    "registry",
+    "env",
+    "skip_unrunnable",
+    *_MAKING,
+)
 with_tasks = with_settings(
     usual={"suite": "rollouts"},
     scope=Scope(only=_OF_TASKS),
-    told={"sandbox": "Where commands run: local, docker, podman, modal or uncontained. Default: local."},
+    told={
+        "sandbox": "Where commands run: local, docker, podman, modal or uncontained. Default: local."
+    },
 )
 
 
@@ -52,10 +63,17 @@ def check(
         bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
     ] = False,
     flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=4096, help="Tasks at once.")] = 1,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", min=1, max=4096, help="Tasks at once.")
+    ] = 1,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the last check of these: only what is new or has changed.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the last check of these: only what is new or has changed."
+        ),
     ] = False,
     json: SummaryJson = False,
     quiet: Quiet = False,
@@ -79,15 +97,23 @@ def check(
         log.add(task, checked)
         screen.take(checked)
 
-    with CheckLog(log_of(places, found.backend.name, flaky=flaky), found.left_out, resume=resume) as log:
+    with CheckLog(
+        log_of(places, found.backend.name, flaky=flaky), found.left_out, resume=resume
+    ) as log:
         waiting, is_stopped = log.taken_up(tasks), False
         if len(waiting) < len(tasks) and not json:
-            warn(f"{len(tasks) - len(waiting)} of {len(tasks)} tasks were checked before and haven't changed")
+            warn(
+                f"{len(tasks) - len(waiting)} of {len(tasks)} tasks were checked before and haven't changed"
+            )
         with CheckScreen(len(waiting), strict=strict, json=json, quiet=quiet) as screen:
             for each in found.left_out:
                 screen.refused(each)
             try:
-                asyncio.run(check_tasks(waiting, found.backend, times=3 if flaky else 1, jobs=jobs, take=take))
+                asyncio.run(
+                    check_tasks(
+                        waiting, found.backend, times=3 if flaky else 1, jobs=jobs, take=take
+                    )
+                )
             except KeyboardInterrupt:
                 is_stopped = True
         document = log.document(len(tasks))
@@ -131,7 +157,9 @@ def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_confi
 
     given = {"suite": "rollouts", **given}
     schema = schema_here(given, scope=OWN)
-    settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
+    settings = read_sources(
+        given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config
+    ).settings
     options = settings.of(RolloutsOptions)
     datasets = []
     for place in places:
@@ -141,8 +169,17 @@ def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_confi
             if len(places) == 1:
                 raise
             datasets.append(Dataset((), refused=[Omission(place.name, str(error))]))
-    every = [*stood_in([task for each in datasets for task in each.tasks], options.environments, options.images)]
-    return Read(datasets, each_once(every, "the tasks"), options.making(ImageStore(options.images)), settings)
+    every = [
+        *stood_in(
+            [task for each in datasets for task in each.tasks], options.environments, options.images
+        )
+    ]
+    return Read(
+        datasets,
+        each_once(every, "the tasks"),
+        options.making(ImageStore(options.images)),
+        settings,
+    )
 
 
 def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> _Found:
@@ -183,10 +220,14 @@ def audit(
     places: Places,
     given: dict[str, Any],
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write each exploit's result here.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write each exploit's result here."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 too if an exploit passes as the task is published.")
+        bool,
+        typer.Option(
+            "--strict", help="Exit code 1 too if an exploit passes as the task is published."
+        ),
     ] = False,
     quiet: Quiet = False,
     trust_config: Trust = False,
@@ -212,14 +253,23 @@ def audit(
 
     async def audited() -> Audit:
         async with backend:
-            return await audit_tasks(tasks, Stores({"": backend}), tell=screen.tell, progress=screen.progress)
+            return await audit_tasks(
+                tasks, Stores({"": backend}), tell=screen.tell, progress=screen.progress
+            )
 
     screen = AuditScreen([task.id for task in tasks], quiet=quiet)
     found = asyncio.run(audited())
     say(total_line(found))
     if json:
         with writing(json):
-            write_whole(json, [orjson.dumps(found.document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+            write_whole(
+                json,
+                [
+                    orjson.dumps(
+                        found.document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+                    )
+                ],
+            )
     raise typer.Exit(1 if found.forged["ours"] or (strict and found.forged["published"]) else 0)
 
 
@@ -232,7 +282,9 @@ _HERE = {
 
 
 @with_tasks
-def needs(places: Places, given: dict[str, Any], json: Json = False, trust_config: Trust = False) -> None:
+def needs(
+    places: Places, given: dict[str, Any], json: Json = False, trust_config: Trust = False
+) -> None:
     """List the base images and the packages that tasks' Dockerfiles ask for, and whether they are here.
 
     What isn't comes from --images and --packages, or from the network with --allow-network build.
@@ -253,9 +305,17 @@ def needs(places: Places, given: dict[str, Any], json: Json = False, trust_confi
     order = ("image", "apt", "pip", "npm")
     rows = sorted(counted, key=lambda each: (order.index(each.kind), -counted[each], each.name))
     if json:
-        told = [{"kind": each.kind, "name": each.name, "here": each.here, "tasks": counted[each]} for each in rows]
+        told = [
+            {"kind": each.kind, "name": each.name, "here": each.here, "tasks": counted[each]}
+            for each in rows
+        ]
         of_tasks = [
-            {"id": task, "needs": [{"kind": each.kind, "name": each.name, "here": each.here} for each in wanted]}
+            {
+                "id": task,
+                "needs": [
+                    {"kind": each.kind, "name": each.name, "here": each.here} for each in wanted
+                ],
+            }
             for task, wanted in found.items()
         ]
         print_json({"needs": told, "tasks": of_tasks})
@@ -263,11 +323,17 @@ def needs(places: Places, given: dict[str, Any], json: Json = False, trust_confi
     lines = [[each.kind, each.name, str(counted[each]), _HERE[each.here]] for each in rows]
     print_blocks([Table(["Kind", "Name", "Tasks", "Here"], lines, (), ruled=False)])
     lacking = sum(each.here == "no" for each in rows)
-    say(f"{lacking} of {len(rows)} aren't here" if rows else "no task asks for an image or a package")
+    say(
+        f"{lacking} of {len(rows)} aren't here"
+        if rows
+        else "no task asks for an image or a package"
+    )
 
 
 def clean(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Remove the environments that were built of Dockerfiles, but for those that a process uses.
@@ -277,7 +343,12 @@ def clean(
     Examples:
         koderz rollouts clean --dry-run
     """
-    from koderz.systems.workspaces.built import BuiltEnvironment, built_environments, kept_folder, remove_built
+    from koderz.systems.workspaces.built import (
+        BuiltEnvironment,
+        built_environments,
+        kept_folder,
+        remove_built,
+    )
 
     removed, kept = list[BuiltEnvironment](), list[BuiltEnvironment]()
     for each in built_environments():
@@ -285,11 +356,23 @@ def clean(
     total = sum(each.bytes for each in removed)
     if json:
         found = [
-            {"digest": each.digest, "dockerfile": each.source, "bytes": each.bytes, "removed": each in removed}
+            {
+                "digest": each.digest,
+                "dockerfile": each.source,
+                "bytes": each.bytes,
+                "removed": each in removed,
+            }
             for each in (*removed, *kept)
         ]
         about = {"folder": str(kept_folder()), "dry_run": dry_run, "bytes": total}
-        print_json({**about, "environments": [{**each, "removed": each["removed"] and not dry_run} for each in found]})
+        print_json(
+            {
+                **about,
+                "environments": [
+                    {**each, "removed": each["removed"] and not dry_run} for each in found
+                ],
+            }
+        )
         return
     for each in removed:
         say(f"{each.bytes / MB:8.1f} MB  {each.digest}  {each.source}")
@@ -300,26 +383,49 @@ def clean(
 
 
 def regrade(
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Rows of SWE-bench (.jsonl), or a task repository.")],
-    predictions: Annotated[
-        Path, typer.Option("--predictions", metavar="FILE", help="Patches of anyone: lines, a list or an object by id.")
+    rows: Annotated[
+        Path,
+        typer.Argument(metavar="ROWS", help="Rows of SWE-bench (.jsonl), or a task repository."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="REPORT.json", help="Where the reports go.")],
+    predictions: Annotated[
+        Path,
+        typer.Option(
+            "--predictions",
+            metavar="FILE",
+            help="Patches of anyone: lines, a list or an object by id.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="REPORT.json", help="Where the reports go.")
+    ],
     logs: Annotated[
         Path | None,
         typer.Option(
-            "--logs", metavar="DIR", help="Recorded logs, DIR/INSTANCE/test_output.txt. Without, the tests run."
+            "--logs",
+            metavar="DIR",
+            help="Recorded logs, DIR/INSTANCE/test_output.txt. Without, the tests run.",
         ),
     ] = None,
     images: Annotated[
         Path | None,
-        typer.Option("--images", metavar="DIR", envvar="KODERZ_IMAGES", help="A folder of the instances' images."),
+        typer.Option(
+            "--images",
+            metavar="DIR",
+            envvar="KODERZ_IMAGES",
+            help="A folder of the instances' images.",
+        ),
     ] = None,
     environments: Annotated[
         Path | None,
-        typer.Option("--environments", metavar="FILE", help="[[environments]] of here that stand in for images."),
+        typer.Option(
+            "--environments",
+            metavar="FILE",
+            help="[[environments]] of here that stand in for images.",
+        ),
     ] = None,
-    parallel: Annotated[int, typer.Option("--parallel", metavar="N", min=1, help="Instances at work at once.")] = 1,
+    parallel: Annotated[
+        int, typer.Option("--parallel", metavar="N", min=1, help="Instances at work at once.")
+    ] = 1,
     json: SummaryJson = False,
 ) -> None:
     """Grade predictions for SWE-bench by its rules, from recorded logs or by running the tests.
@@ -345,16 +451,32 @@ def regrade(
             say(f"{'resolved' if each.report['resolved'] else 'unresolved':10}  {each.instance}")
 
     total = asyncio.run(
-        regraded(rows, predictions, take, logs=logs, images=images, environments=environments, most=parallel)
+        regraded(
+            rows,
+            predictions,
+            take,
+            logs=logs,
+            images=images,
+            environments=environments,
+            most=parallel,
+        )
     )
     reports: dict[str, Any] = {each.instance: each.report for each in sorted(found) if each.report}
     with writing(output):
-        write_whole(output, [orjson.dumps(reports, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+        write_whole(
+            output, [orjson.dumps(reports, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)]
+        )
     resolved = [name for name, report in reports.items() if report["resolved"]]
     ungraded = [each.instance for each in found if each.fault]
     if json:
         about = {"resolved": resolved, "graded": len(found) - len(ungraded), "ungraded": ungraded}
-        print_json({**about, "empty": [each.instance for each in found if each.is_empty], "instances": total})
+        print_json(
+            {
+                **about,
+                "empty": [each.instance for each in found if each.is_empty],
+                "instances": total,
+            }
+        )
     else:
         say(f"{len(resolved)} of {total} instances resolved{_not_resolved(found, total)}: {output}")
     raise typer.Exit(3 if ungraded else 0)

@@ -14,8 +14,21 @@ from pathlib import Path
 from typing import Protocol
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.dockerfiles.context import Copy, Folder, Inline, changed_mode, ignored_by, require_found
-from koderz.systems.rollouts.dockerfiles.syntax import Heredoc, Instruction, SyntaxFault, parse, replaced
+from koderz.systems.rollouts.dockerfiles.context import (
+    Copy,
+    Folder,
+    Inline,
+    changed_mode,
+    ignored_by,
+    require_found,
+)
+from koderz.systems.rollouts.dockerfiles.syntax import (
+    Heredoc,
+    Instruction,
+    SyntaxFault,
+    parse,
+    replaced,
+)
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The programs' folders of an image that names none."""
@@ -57,7 +70,8 @@ class RunCommand:
 
     where: str  # the Dockerfile, and the line
     text: str  # the instruction as it is written
-    command: tuple[str, ...]  # as Docker runs it: `/bin/sh -c …`, another SHELL, or the words of the JSON form
+    # as Docker runs it: `/bin/sh -c …`, another SHELL, or the words of the JSON form
+    command: tuple[str, ...]
     environment: Mapping[str, str]  # ENV and ARG; HOME is that of its user, unless it is here
     workdir: str
     user: str  # empty: root
@@ -78,7 +92,8 @@ class BuildStage:
     is_known: bool = True  # whether the environment and working folder of the image were at hand
     steps: tuple[BuildStep, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)  # the whole, with the image's
-    stated: Mapping[str, str] = field(default_factory=dict)  # those of its variables that lines of ENV set
+    # those of its variables that lines of ENV set
+    stated: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
     has_workdir: bool = False  # whether a line of WORKDIR sets it
     user: str = ""
@@ -129,7 +144,9 @@ def follow(
     """
     folder = context or dockerfile.parent
     ignored = ignored_by(dockerfile, hidden)
-    found = _Follower(dockerfile, folder, images, arguments or {}, ignored).build(parse(text, str(dockerfile)))
+    found = _Follower(dockerfile, folder, images, arguments or {}, ignored).build(
+        parse(text, str(dockerfile))
+    )
     if found.fault and is_strict:
         raise found.fault
     return found
@@ -146,10 +163,19 @@ class _Follower:
         arguments: Mapping[str, str],
         ignored: tuple[str, ...],
     ) -> None:
-        self.file, self.context, self.images, self.ignored = str(dockerfile), context, images, ignored
+        self.file, self.context, self.images, self.ignored = (
+            str(dockerfile),
+            context,
+            images,
+            ignored,
+        )
         machine = _MACHINES.get(os.uname().machine, os.uname().machine)
         platform = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
-        of_platform = {f"{kind}{name}": value for kind in ("TARGET", "BUILD") for name, value in platform.items()}
+        of_platform = {
+            f"{kind}{name}": value
+            for kind in ("TARGET", "BUILD")
+            for name, value in platform.items()
+        }
         self.arguments = arguments  # those that are given
         self.before_from = {**of_platform}  # ARG before the first FROM, for lines of FROM
         self.stages: list[BuildStage] = []
@@ -185,17 +211,24 @@ class _Follower:
             stage = self.stages[waiting.pop()]
             if stage.number not in needed:
                 needed.add(stage.number)
-                others = [stage.parent, *(step.stage for step in stage.steps if isinstance(step, Copy))]
+                others = [
+                    stage.parent,
+                    *(step.stage for step in stage.steps if isinstance(step, Copy)),
+                ]
                 waiting += [each for each in others if each is not None]
         notes = [note for number in sorted(needed) for note in self.notes.get(number, ())]
         faults = [self.faults[number] for number in sorted(needed) if number in self.faults]
-        return Build(tuple(self.stages[number] for number in sorted(needed)), tuple(notes), *faults[:1])
+        return Build(
+            tuple(self.stages[number] for number in sorted(needed)), tuple(notes), *faults[:1]
+        )
 
     def at(self, of: Instruction) -> str:
         return f"{self.file}, line {of.line}"
 
     def note(self, of: Instruction, what: str, why: str) -> None:
-        self.notes.setdefault(len(self.stages) - 1, []).append(f"line {of.line}: {what} is left out: {why}")
+        self.notes.setdefault(len(self.stages) - 1, []).append(
+            f"line {of.line}: {what} is left out: {why}"
+        )
 
     def begin(self, of: Instruction, number: int) -> BuildStage:
         """A stage as it is after FROM."""
@@ -203,7 +236,9 @@ class _Follower:
             raise SyntaxFault("write FROM IMAGE, or FROM IMAGE AS NAME")
         name = of.words[2].lower() if len(of.words) == 3 else ""
         if name and not re.fullmatch(r"[a-z][a-z0-9_.-]*", name):
-            raise SyntaxFault(f"{name[:40]!r} is no name of a stage; it has letters, digits, _, . and -")
+            raise SyntaxFault(
+                f"{name[:40]!r} is no name of a stage; it has letters, digits, _, . and -"
+            )
         for flag in of.flags:
             key, _, value = flag.partition("=")
             if key != "--platform":
@@ -214,14 +249,18 @@ class _Follower:
         if not base:
             raise SyntaxFault(f"{of.words[0]} is empty; name an image, or give its ARG a value")
         if (parent := self.named.get(base.lower())) is not None:
-            return replace(self.stages[parent], number=number, name=name, parent=parent, image="", steps=())
+            return replace(
+                self.stages[parent], number=number, name=name, parent=parent, image="", steps=()
+            )
         environment, stage = {"PATH": PATH}, BuildStage(number, name, base)
         if base == "scratch":
             return replace(stage, environment=environment)
         if (image := self.images(base)) is None:
             return replace(stage, environment=environment, is_known=False)
         environment |= image.environment
-        return replace(stage, environment=environment, workdir=image.workdir or "/", user=image.user)
+        return replace(
+            stage, environment=environment, workdir=image.workdir or "/", user=image.user
+        )
 
     def take(self, of: Instruction, stage: BuildStage) -> BuildStage:
         """A stage as it is after an instruction."""
@@ -230,11 +269,18 @@ class _Follower:
             stated = _limited(dict(self.pairs(of, values)), stage.stated)
             return replace(stage, environment={**stage.environment, **stated}, stated=stated)
         if of.name == "ARG":
-            return replace(stage, arguments=_limited(self.args(of, values, self.before_from), stage.arguments))
+            return replace(
+                stage, arguments=_limited(self.args(of, values, self.before_from), stage.arguments)
+            )
         if of.name == "WORKDIR":
             wanted = replaced(of.text, values, of.escape)
             path = _absolute(stage.workdir, wanted).rstrip("/") or "/"
-            return replace(stage, workdir=path, has_workdir=True, steps=(*stage.steps, Folder(self.at(of), path)))
+            return replace(
+                stage,
+                workdir=path,
+                has_workdir=True,
+                steps=(*stage.steps, Folder(self.at(of), path)),
+            )
         if of.name == "USER":
             user = replaced(of.text, values, of.escape)
             if not user:
@@ -250,7 +296,9 @@ class _Follower:
             return replace(stage, shell=of.words)
         if of.name in ("CMD", "ENTRYPOINT"):
             words = of.words if of.is_json else (*stage.shell, of.text)
-            return replace(stage, cmd=words) if of.name == "CMD" else replace(stage, entrypoint=words)
+            return (
+                replace(stage, cmd=words) if of.name == "CMD" else replace(stage, entrypoint=words)
+            )
         self.note(of, of.name, _LEFT_OUT[of.name])
         return stage
 
@@ -264,12 +312,16 @@ class _Follower:
             pairs = [(name, "=", rest[0])]
         for name, is_set, value in pairs:
             if not is_set:
-                raise SyntaxFault(f"{name[:40]!r} is no NAME=VALUE; put values with blanks into quotes")
+                raise SyntaxFault(
+                    f"{name[:40]!r} is no NAME=VALUE; put values with blanks into quotes"
+                )
             if not (key := replaced(name, values, of.escape)):
                 raise SyntaxFault("a variable has no name")
             yield key, replaced(value, values, of.escape)
 
-    def args(self, of: Instruction, values: Mapping[str, str], outer: Mapping[str, str]) -> dict[str, str]:
+    def args(
+        self, of: Instruction, values: Mapping[str, str], outer: Mapping[str, str]
+    ) -> dict[str, str]:
         """The values of ARG: those that are given, else its own, else those from before FROM. Some have none."""
         found = {}
         for word in of.words:
@@ -290,9 +342,15 @@ class _Follower:
             kind = (re.findall(r"(?:^|,)type=(\w+)", value) or ["bind"])[0]
             if key == "--network" and value in ("none", "default"):
                 offline = value == "none"
-            elif key in ("--network", "--security") or (key == "--mount" and kind in ("cache", "tmpfs")):
+            elif key in ("--network", "--security") or (
+                key == "--mount" and kind in ("cache", "tmpfs")
+            ):
                 self.note(of, flag, "the command sees the usual folders and network")
-            elif key == "--mount" and kind in ("secret", "ssh") and not re.search(r"required(?!=false)", value):
+            elif (
+                key == "--mount"
+                and kind in ("secret", "ssh")
+                and not re.search(r"required(?!=false)", value)
+            ):
                 self.note(of, flag, "no secret is given")
             else:
                 raise SyntaxFault(f"{flag[:80]} isn't followed; use --sandbox docker")
@@ -305,7 +363,9 @@ class _Follower:
             text += "".join(f"\n{each.content}{each.name}" for each in of.heredocs)
         command = of.words if of.is_json else (*stage.shell, text)
         where, user = self.at(of), "" if stage.user.partition(":")[0] in ROOT else stage.user
-        return RunCommand(where, f"RUN {of.text}", command, dict(values), stage.workdir, user, offline)
+        return RunCommand(
+            where, f"RUN {of.text}", command, dict(values), stage.workdir, user, offline
+        )
 
     def copy(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> Copy:
         options = dict(flag.removeprefix("--").partition("=")[::2] for flag in of.flags)
@@ -339,11 +399,17 @@ class _Follower:
             unpacks=of.name == "ADD" and chosen.get("unpack") != "false",
         )
         if any(_ADDRESS.match(source) for source in files):
-            raise SyntaxFault("addresses need a network; put the file beside the Dockerfile, or use --sandbox docker")
+            raise SyntaxFault(
+                "addresses need a network; put the file beside the Dockerfile, or use --sandbox docker"
+            )
         if origin := chosen.get("from", ""):
             step = self.of_another(step, origin, stage.number)
         else:
-            found = [path for name in files for path in require_found(step.where, name, self.context, self.ignored)]
+            found = [
+                path
+                for name in files
+                for path in require_found(step.where, name, self.context, self.ignored)
+            ]
             step = replace(step, sources=tuple(found), context=self.context, ignored=self.ignored)
         if len(step.sources) + len(step.inline) > 1 and not target.endswith("/"):
             raise SyntaxFault(f"several files go to {written[:80]}, which has to end with /")
@@ -355,7 +421,9 @@ class _Follower:
             raise SyntaxFault("--from has no files in the Dockerfile itself")
         stage = int(origin) if re.fullmatch(r"\d{1,5}", origin) else self.named.get(origin.lower())
         if stage is not None and stage >= number:
-            raise SyntaxFault(f"--from={origin} isn't a stage before this one; copy from one that is, or from an image")
+            raise SyntaxFault(
+                f"--from={origin} isn't a stage before this one; copy from one that is, or from an image"
+            )
         return replace(step, stage=stage, image="" if stage is not None else origin)
 
 
@@ -379,7 +447,9 @@ def _inline(heredoc: Heredoc, values: Mapping[str, str], escape: str) -> Inline:
     name, text = posixpath.basename(heredoc.name), heredoc.text
     if name in ("", ".", ".."):
         raise SyntaxFault(f"<<{heredoc.name[:40]} can't be the name of a file")
-    return Inline(name, text if heredoc.is_quoted else replaced(text, values, escape, has_quotes=False))
+    return Inline(
+        name, text if heredoc.is_quoted else replaced(text, values, escape, has_quotes=False)
+    )
 
 
 def _script(text: str) -> str:

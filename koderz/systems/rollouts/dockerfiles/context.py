@@ -47,7 +47,8 @@ class Copy:
 
     where: str  # the Dockerfile, and the line
     text: str  # the instruction as it is written
-    sources: tuple[str, ...]  # of the context: paths that are there; of a stage or image: absolute, with wildcards
+    # of the context: paths that are there; of a stage or image: absolute, with wildcards
+    sources: tuple[str, ...]
     target: str  # absolute; it ends with / where it has to be a folder
     context: Path | None = None  # the folder that sources are in
     stage: int | None = None  # or the number of the stage
@@ -93,7 +94,10 @@ def _ignored_files(patterns: tuple[str, ...]) -> _IgnoredFiles:
 def ignored_by(dockerfile: Path, hidden: Iterable[str] = ()) -> tuple[str, ...]:
     """The patterns of a Dockerfile's .dockerignore, its own or the folder's, and paths that no image may have."""
     paths = tuple(re.sub(r"([*?\[\]\\!])", r"\\\1", each) for each in hidden)
-    for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), dockerfile.with_name(".dockerignore")):
+    for path in (
+        dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
+        dockerfile.with_name(".dockerignore"),
+    ):
         try:
             text = path.read_bytes().decode("utf-8-sig")
         except (FileNotFoundError, NotADirectoryError):
@@ -103,7 +107,9 @@ def ignored_by(dockerfile: Path, hidden: Iterable[str] = ()) -> tuple[str, ...]:
         lines = [line.strip() for line in text.splitlines() if not line.startswith("#")]
         patterns = [line for line in lines if line.strip("!/ ")]
         if len(patterns) > _MOST_PATTERNS:
-            raise KoderzError(f"{path} has more than {_MOST_PATTERNS:,} patterns; leave out folders rather than files")
+            raise KoderzError(
+                f"{path} has more than {_MOST_PATTERNS:,} patterns; leave out folders rather than files"
+            )
         return (*patterns, *paths)
     return paths
 
@@ -141,7 +147,9 @@ def _segment_pattern(segment: str) -> re.Pattern[str]:
         if stars:
             pieces.append("")
         elif group:
-            inner = re.sub(r"\\(.)|([\[&~|^])", lambda found: re.escape(found[1] or found[2]), group)
+            inner = re.sub(
+                r"\\(.)|([\[&~|^])", lambda found: re.escape(found[1] or found[2]), group
+            )
             pieces[-1] += f"[{'^' if negated else ''}{inner}]"
         else:
             pieces[-1] += "." if one else re.escape(escaped or plain)
@@ -163,11 +171,20 @@ def found_in(root: Path, source: str, ignored: tuple[str, ...] = ()) -> list[str
         if _WILDCARDS.search(name):
             pattern = _segment_pattern(name)
             inside = ((at, sorted(_names(root, at))) for at in found)
-            found = [posixpath.join(at, each) for at, entries in inside for each in entries if pattern.fullmatch(each)]
+            found = [
+                posixpath.join(at, each)
+                for at, entries in inside
+                for each in entries
+                if pattern.fullmatch(each)
+            ]
         else:
             found = [posixpath.join(at, name) for at in found]
     left_out = _ignored_files(ignored)
-    return [path for path in found if os.path.lexists(_place(root, path)) and _is_shown(root, path, left_out)]
+    return [
+        path
+        for path in found
+        if os.path.lexists(_place(root, path)) and _is_shown(root, path, left_out)
+    ]
 
 
 def _is_shown(root: Path, path: str, ignored: _IgnoredFiles) -> bool:
@@ -190,7 +207,9 @@ def _place(root: Path, path: str) -> Path:
     return root / resolved(root, path).lstrip("/")
 
 
-def require_found(where: str, name: str, root: Path, ignored: tuple[str, ...], of: str = "") -> list[str]:
+def require_found(
+    where: str, name: str, root: Path, ignored: tuple[str, ...], of: str = ""
+) -> list[str]:
     """The paths that a source matches. Raises KoderzError, which says why, where there are none.
 
     `of` is what the root is called, by default its path.
@@ -217,7 +236,9 @@ def make_folder(root: Path, step: Folder) -> None:
     try:
         _Laying(root, "").folders(resolved(root, step.path))
     except OSError as error:
-        raise KoderzError(f"{step.where}: {step.path} can't be made: {error.strerror or error}") from None
+        raise KoderzError(
+            f"{step.where}: {step.path} can't be made: {error.strerror or error}"
+        ) from None
 
 
 def copy_into(root: Path, step: Copy, source: Path | None = None) -> None:
@@ -254,7 +275,9 @@ class _Laying:
         here, to = _place(origin, name), resolved(self.root, step.target)
         if here.is_dir():
             self.folders(to)
-            self._contents(here, to, here.relative_to(origin).as_posix(), _ignored_files(step.ignored))
+            self._contents(
+                here, to, here.relative_to(origin).as_posix(), _ignored_files(step.ignored)
+            )
         elif not (step.unpacks and self._unpack(here, to)):
             self._file(here, self._named(step.target, to, posixpath.basename(name.rstrip("/"))))
 
@@ -301,7 +324,9 @@ class _Laying:
             for entry in sorted(os.scandir(here), key=lambda entry: entry.name):
                 path = entry.name if prefix == "." else posixpath.join(prefix, entry.name)
                 target = posixpath.join(to, entry.name)
-                if path in ignored and not (ignored.has_exceptions and entry.is_dir(follow_symlinks=False)):
+                if path in ignored and not (
+                    ignored.has_exceptions and entry.is_dir(follow_symlinks=False)
+                ):
                     continue
                 if entry.is_symlink():
                     self.folders(to)
@@ -355,7 +380,10 @@ class _Laying:
         """Unpacks an archive into a folder; False where it is none."""
         with path.open("rb") as raw:
             try:
-                with decompressed(raw) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as archive:
+                with (
+                    decompressed(raw) as stream,
+                    tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as archive,
+                ):
                     if archive.next() is None:
                         return False
             except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError):
@@ -373,7 +401,9 @@ class _Laying:
                 names = [name for name in member.name.split("/") if name not in ("", ".")]
                 left -= member.size if member.isreg() else 0
                 if ".." in names or left < 0 or number > _MOST_MEMBERS:
-                    raise ValueError(f"its member {member.name[:100]!r} leaves its folder, or there is too much of it")
+                    raise ValueError(
+                        f"its member {member.name[:100]!r} leaves its folder, or there is too much of it"
+                    )
                 forget(archive)
                 if names:
                     folder = resolved(self.root, posixpath.join(to, *names[:-1]))
@@ -408,7 +438,10 @@ def changed_mode(change: str, mode: int, *, is_folder: bool) -> int:
             raise ValueError(f"--chmod={change[:40]} is no mode, such as 755 or u=rwX,go=rX")
         who, how, letters = found.groups()
         runs = is_folder or mode & 0o111
-        bits = sum({"r": 4, "w": 2, "x": 1}[letter] for letter in {*letters.replace("X", "x" if runs else "")})
+        bits = sum(
+            {"r": 4, "w": 2, "x": 1}[letter]
+            for letter in {*letters.replace("X", "x" if runs else "")}
+        )
         for each in {*(who.replace("a", "ugo") or "ugo")}:
             shift = {"u": 6, "g": 3, "o": 0}[each]
             mode = mode & ~(7 << shift) if how == "=" else mode

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Services
-from koderz.systems.rollouts.dockerfiles import PATH, ROOT, SHELL, Build, BuildStep, RunCommand, follow
+from koderz.systems.rollouts.dockerfiles import (
+    PATH,
+    ROOT,
+    SHELL,
+    Build,
+    BuildStep,
+    RunCommand,
+    follow,
+)
 from koderz.systems.rollouts.dockerfiles.context import Copy, Folder
 from koderz.systems.rollouts.dockerfiles.syntax import parse
 from koderz.systems.rollouts.task import RequestedResources, Step
@@ -33,7 +41,17 @@ _APT_INSTALL = re.compile(r"apt(?:-get)? (?:-\S+ )*install\b(.*)")
 _HARMLESS = re.compile(
     r"rm -rf /var/lib/apt/lists\S*|curl \S.*astral\.sh/uv\S*(?: \| (?:ba)?sh)?|chmod \S+ /tests\S*|true"
 )
-_WITH_VALUE = ("--index-url", "-i", "--python", "-p", "--target", "-t", "--extra-index-url", "--find-links", "-f")
+_WITH_VALUE = (
+    "--index-url",
+    "-i",
+    "--python",
+    "-p",
+    "--target",
+    "-t",
+    "--extra-index-url",
+    "--find-links",
+    "-f",
+)
 
 
 @dataclass(slots=True)
@@ -41,7 +59,8 @@ class Recipe:
     """The way to the machine of a Dockerfile: its image, or its effects on the host's userland."""
 
     workdir: str
-    is_assumed: bool = False  # whether that is only assumed, since no line says where its image works
+    # whether that is only assumed, since no line says where its image works
+    is_assumed: bool = False
     refused: str = ""  # why it needs its image
     base: str = ""  # the image that it begins with
     stated: dict[str, str] = field(default_factory=dict)  # by lines of ENV
@@ -51,7 +70,8 @@ class Recipe:
     programs: tuple[str, ...] = ()  # Debian packages of a verifier's
     image: str = ""  # a published one that takes its place
     asked: RequestedResources = field(default_factory=RequestedResources)  # by a compose file
-    mounted: tuple[tuple[str, str], ...] = ()  # folders of the context, each with its place below `workdir`
+    # folders of the context, each with its place below `workdir`
+    mounted: tuple[tuple[str, str], ...] = ()
     services: Services | None = None  # beside it, as a compose file has them
 
 
@@ -80,13 +100,17 @@ def read_dockerfile(path: Path, *, tests: bool = False, workdir: str = "") -> Re
         recipe.workdir, recipe.is_assumed = stage.workdir, not stage.has_workdir
     try:
         _require_host(
-            build, recipe.workdir, {each.name: f"{path}, line {each.line}" for each in parse(text, str(path))}
+            build,
+            recipe.workdir,
+            {each.name: f"{path}, line {each.line}" for each in parse(text, str(path))},
         )
         for step in stage.steps:
             if not (tests and _taken_by_tests(recipe, step)):
                 recipe.steps += _steps(step, recipe.workdir)
     except ValueError as error:
-        recipe.refused = str(error) if "--sandbox docker" in str(error) else f"{error}; use --sandbox docker"
+        recipe.refused = (
+            str(error) if "--sandbox docker" in str(error) else f"{error}; use --sandbox docker"
+        )
     return recipe
 
 
@@ -111,11 +135,15 @@ def _steps(step: BuildStep, workdir: str) -> tuple[Step, ...]:
         if not step.context or step.inline or step.mode:
             raise ValueError(f"{step.where}: {step.text[:80]} needs the image")
         if inner.startswith(".."):
-            raise ValueError(f"{step.where}: COPY to {step.target.rstrip('/')}, outside of WORKDIR, needs the image")
+            raise ValueError(
+                f"{step.where}: COPY to {step.target.rstrip('/')}, outside of WORKDIR, needs the image"
+            )
         return (Step("COPY", inner + ("/" if step.target.endswith("/") else ""), step.sources),)
     inner = posixpath.relpath(step.workdir, workdir)
     if step.user or (inner.startswith("..") and step.workdir != "/"):
-        raise ValueError(f"{step.where}: RUN in {step.workdir}, outside of WORKDIR, needs the image")
+        raise ValueError(
+            f"{step.where}: RUN in {step.workdir}, outside of WORKDIR, needs the image"
+        )
     line = step.command[-1] if step.command[:-1] == SHELL else shlex.join(step.command)
     if inner != "." and not inner.startswith(".."):
         line = f"mkdir -p {shlex.quote(inner)} && cd {shlex.quote(inner)} && {{ {line}\n}}"
@@ -126,14 +154,18 @@ def _taken_by_tests(recipe: Recipe, step: BuildStep) -> bool:
     """Takes in what only a verifier's Dockerfile may do: copy tests, and install what its tests are run by."""
     if isinstance(step, Copy):
         if not step.context:
-            return all(posixpath.basename(each.rstrip("/")) in (*_TOOLS, "bin") for each in step.sources)
+            return all(
+                posixpath.basename(each.rstrip("/")) in (*_TOOLS, "bin") for each in step.sources
+            )
         if step.inline or step.mode or not f"{step.target}/".startswith(f"{_TESTS}/"):
             return False
         recipe.steps += (Step("COPY", step.target, tuple(each or "." for each in step.sources)),)
         return True
     if isinstance(step, Folder) or step.command[:-1] != SHELL:
         return False
-    commands = [command.strip() for command in _SEPARATORS.split(step.command[-1]) if command.strip()]
+    commands = [
+        command.strip() for command in _SEPARATORS.split(step.command[-1]) if command.strip()
+    ]
     packages, programs = list[str](), list[str]()
     for command in commands:
         if found := _PIP.fullmatch(command):

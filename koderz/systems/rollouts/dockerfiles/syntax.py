@@ -14,18 +14,32 @@ from koderz.errors import KoderzError
 from koderz.suites.keys import meant
 
 INSTRUCTIONS = (
-    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
+    *(
+        "ADD",
+        "ARG",
+        "CMD",
+        "COPY",
+        "ENTRYPOINT",
+        "ENV",
+        "EXPOSE",
+        "FROM",
+        "HEALTHCHECK",
+        "LABEL",
+        "MAINTAINER",
+    ),
     *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
 )
 _JSON = ("ADD", "CMD", "COPY", "ENTRYPOINT", "RUN", "SHELL", "VOLUME")  # may have words in JSON
 _PAIRS = ("ARG", "ENV", "LABEL")  # have words with quotes
-_LISTS = ("ADD", "COPY", "EXPOSE", "FROM", "VOLUME")  # have words between blanks, whatever quotes say
+# have words between blanks, whatever quotes say
+_LISTS = ("ADD", "COPY", "EXPOSE", "FROM", "VOLUME")
 _BLANK = re.compile(r"[\t\v\f\r ]+")
 _DIRECTIVE = re.compile(r"#\s*(syntax|escape|check)\s*=\s*(\S.*)", re.IGNORECASE)
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
 _WORDS = {
     escape: re.compile(
-        rf"""(?:{e}(?:.|\Z)|"(?:[^"{e}]|{e}(?:.|\Z))*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s"'{e}])++""", re.DOTALL
+        rf"""(?:{e}(?:.|\Z)|"(?:[^"{e}]|{e}(?:.|\Z))*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s"'{e}])++""",
+        re.DOTALL,
     )
     for escape, e in (("\\", r"\\"), ("`", "`"))
 }  # by the character that escapes others: a blank in quotes, or an escaped one, belongs to a word
@@ -61,7 +75,8 @@ class Instruction:
     name: str  # in upper case
     text: str  # behind name and flags, with continued lines joined
     line: int  # where it begins, from 1
-    words: tuple[str, ...] = ()  # of JSON: its texts; else as they are written; one where it takes a line
+    # of JSON: its texts; else as they are written; one where it takes a line
+    words: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()  # --from=builder
     is_json: bool = False
     heredocs: tuple[Heredoc, ...] = ()
@@ -77,7 +92,11 @@ def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
     lines = text.removeprefix("\ufeff").split("\n")
     for number, line in enumerate(lines, 1):
         if "\0" in line or len(line) > _LONGEST_LINE:
-            why = "a NUL character" if "\0" in line else f"more than {_LONGEST_LINE:,} characters; break it by \\"
+            why = (
+                "a NUL character"
+                if "\0" in line
+                else f"more than {_LONGEST_LINE:,} characters; break it by \\"
+            )
             raise KoderzError(f"{where}, line {number}: {why}")
     number, at, found = 1, 0, list[Instruction]()
     try:
@@ -96,7 +115,9 @@ def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
     except SyntaxFault as error:
         raise KoderzError(f"{where}, line {number}: {error}") from None
     if not 0 < len(found) <= _MOST:
-        raise KoderzError(f"{where} has {len(found):,} instructions; it begins with FROM, and has at most {_MOST:,}")
+        raise KoderzError(
+            f"{where} has {len(found):,} instructions; it begins with FROM, and has at most {_MOST:,}"
+        )
     return tuple(found)
 
 
@@ -121,7 +142,9 @@ def _instruction(joined: str, number: int, escape: str) -> Instruction:
     written, *rest = _BLANK.split(joined, maxsplit=1)
     name = written.upper()
     if name not in INSTRUCTIONS:
-        raise SyntaxFault(f"there is no instruction {written[:40]!r}; {meant(name[:40], INSTRUCTIONS)}")
+        raise SyntaxFault(
+            f"there is no instruction {written[:40]!r}; {meant(name[:40], INSTRUCTIONS)}"
+        )
     flags, text = _flags(rest[0] if rest else "")
     if not text:
         raise SyntaxFault(f"{name} needs an argument")
@@ -169,10 +192,16 @@ def _unquoted(word: str) -> str:
     return _QUOTED.sub(lambda found: found[1] or found[2] or found[3] or "", word)
 
 
-def _read_heredocs(instruction: Instruction, lines: list[str], at: int) -> tuple[int, tuple[Heredoc, ...]]:
+def _read_heredocs(
+    instruction: Instruction, lines: list[str], at: int
+) -> tuple[int, tuple[Heredoc, ...]]:
     """The place behind an instruction's heredocs, and these, in their order."""
     found = list[Heredoc]()
-    if instruction.name not in ("ADD", "COPY", "RUN") or instruction.is_json or "<<" not in instruction.text:
+    if (
+        instruction.name not in ("ADD", "COPY", "RUN")
+        or instruction.is_json
+        or "<<" not in instruction.text
+    ):
         return at, ()
     for word in split_words(instruction.text):
         if not (opened := _HEREDOC.fullmatch(word)):
@@ -180,7 +209,9 @@ def _read_heredocs(instruction: Instruction, lines: list[str], at: int) -> tuple
         name, content = _unquoted(opened[2]), list[str]()
         while True:
             if at >= len(lines):
-                raise SyntaxFault(f"the lines of <<{opened[2][:40]} don't end; put {name[:40]} on a line of its own")
+                raise SyntaxFault(
+                    f"the lines of <<{opened[2][:40]} don't end; put {name[:40]} on a line of its own"
+                )
             line = lines[at]
             at += 1
             end = line.rstrip("\r")
@@ -191,13 +222,19 @@ def _read_heredocs(instruction: Instruction, lines: list[str], at: int) -> tuple
     return at, tuple(found)
 
 
-def replaced(text: str, values: Mapping[str, str], escape: str = "\\", *, has_quotes: bool = True) -> str:
+def replaced(
+    text: str, values: Mapping[str, str], escape: str = "\\", *, has_quotes: bool = True
+) -> str:
     """The text with its variables replaced, and without its quotes and escapes. What is unset is empty.
 
     Without `has_quotes` quotes are letters like others, as in a heredoc. Raises SyntaxFault.
     """
     plain = _PLAIN[escape].match(text)
-    return text if plain and plain.end() == len(text) else _Replacing(text, values, escape, has_quotes).until("")
+    return (
+        text
+        if plain and plain.end() == len(text)
+        else _Replacing(text, values, escape, has_quotes).until("")
+    )
 
 
 class _Replacing:
@@ -269,7 +306,9 @@ class _Replacing:
             value, how = value or None, text[self.at : self.at + 1]
             self.at += 1
         if how not in ("-", "+", "?"):
-            raise SyntaxFault(f"${{{name}{how or ' at the end'} isn't followed; ${{X}}, ${{X:-w}} and ${{X:+w}} are")
+            raise SyntaxFault(
+                f"${{{name}{how or ' at the end'} isn't followed; ${{X}}, ${{X:-w}} and ${{X:+w}} are"
+            )
         self.depth += 1
         if self.depth > _DEEPEST:
             raise SyntaxFault(f"more than {_DEEPEST} variables within each other")

@@ -33,13 +33,16 @@ class Making:
 
     images: ImageStore
     packages: Path | None = None  # a folder of wheels, debs and npm's archives
-    has_host: bool = True  # whether this machine's programs stand in for base images that aren't here
+    # whether this machine's programs stand in for base images that aren't here
+    has_host: bool = True
     is_online: bool = False  # whether lines may reach the network while they are followed
     layer_mb: int = 8192
 
     def __post_init__(self) -> None:
         if self.packages and not self.packages.is_dir():
-            raise KoderzError(f"--packages {self.packages} is no folder; name one of wheels, debs and npm's archives")
+            raise KoderzError(
+                f"--packages {self.packages} is no folder; name one of wheels, debs and npm's archives"
+            )
 
     def find(self, name: str) -> StoredImage | None:
         """The image of this name in --images; None where there is none, or nothing can have this name."""
@@ -57,19 +60,33 @@ def environment_of(folder: Path, hidden: Sequence[str], making: Making) -> Envir
     bases = {}
     for stage in build.stages:
         if stage.image:
-            bases[stage.image] = _require_base(f"{dockerfile}: FROM {stage.image}", stage.image, making)
+            bases[stage.image] = _require_base(
+                f"{dockerfile}: FROM {stage.image}", stage.image, making
+            )
         for step in stage.steps:
             if isinstance(step, Copy) and step.image:
                 bases[step.image] = _copied_image(step, making)
     if build.base == SCRATCH:
-        raise KoderzError(f"{dockerfile}: FROM scratch: an empty image has no shell; use --sandbox docker")
+        raise KoderzError(
+            f"{dockerfile}: FROM scratch: an empty image has no shell; use --sandbox docker"
+        )
     digest = hashlib.sha256(_FORM.encode())
     for part in _parts(build, folder, making, bases):
         digest.update(part + b"\0")
     name = f"{NAMES}{digest.hexdigest()[:32]}"
     absent = dict.fromkeys(stage.image for stage in build.stages if bases.get(stage.image) == HOST)
-    notes = [f"{image} isn't in --images: this machine's programs stand in for it" for image in absent]
-    return Environment(name, build, bases, (*notes, *build.notes), making.packages, making.is_online, making.layer_mb)
+    notes = [
+        f"{image} isn't in --images: this machine's programs stand in for it" for image in absent
+    ]
+    return Environment(
+        name,
+        build,
+        bases,
+        (*notes, *build.notes),
+        making.packages,
+        making.is_online,
+        making.layer_mb,
+    )
 
 
 def base_of(name: str, making: Making) -> StoredImage | None:
@@ -85,7 +102,9 @@ def _require_base(where: str, name: str, making: Making) -> str:
         return found.name
     if making.has_host:
         return HOST
-    raise KoderzError(f"{where}: there is no such image in --images; put it there, or leave out --no-host-base")
+    raise KoderzError(
+        f"{where}: there is no such image in --images; put it there, or leave out --no-host-base"
+    )
 
 
 def _copied_image(step: Copy, making: Making) -> str:
@@ -94,7 +113,9 @@ def _copied_image(step: Copy, making: Making) -> str:
         return found.name
     if all(os.path.basename(source) in _UV for source in step.sources):  # noqa: PTH119
         return HOST
-    raise KoderzError(f"{step.where}: there is no image {step.image[:100]} in --images; put it there")
+    raise KoderzError(
+        f"{step.where}: there is no image {step.image[:100]} in --images; put it there"
+    )
 
 
 def _text(dockerfile: Path) -> str:
@@ -118,14 +139,18 @@ def _parts(build: Build, folder: Path, making: Making, bases: Mapping[str, str])
                 copies = copies or bool(step.context)
                 yield repr(replace(step, where="", context=None)).encode()
             elif isinstance(step, RunCommand):
-                yield repr((step.command, sorted(step.environment.items()), step.workdir, step.user)).encode()
+                yield repr(
+                    (step.command, sorted(step.environment.items()), step.workdir, step.user)
+                ).encode()
                 installs = installs or bool(_INSTALLS.search(step.text))
             else:
                 yield step.path.encode()
     if copies:
         for path in sorted(folder.rglob("*")):
             mode = path.lstat().st_mode
-            yield f"{path.relative_to(folder).as_posix()} {mode:o}".encode("utf-8", "surrogateescape")
+            yield f"{path.relative_to(folder).as_posix()} {mode:o}".encode(
+                "utf-8", "surrogateescape"
+            )
             if path.is_symlink():
                 yield os.fsencode(path.readlink())
             elif path.is_file():
@@ -140,7 +165,12 @@ def _parts(build: Build, folder: Path, making: Making, bases: Mapping[str, str])
 def environed(task: Rollout, making: Making) -> Rollout:
     """The task in the environment that its Dockerfile makes; `refused` says why that can't be made."""
     folder = task.context
-    if task.has_tree_of_image and not task.image_name and folder and (folder / "Dockerfile").is_file():
+    if (
+        task.has_tree_of_image
+        and not task.image_name
+        and folder
+        and (folder / "Dockerfile").is_file()
+    ):
         task = _made(task, folder, making)
     verifier = task.verifier
     if verifier and verifier.is_separate and verifier.refused and isinstance(verifier.image, Image):
@@ -166,7 +196,10 @@ def _made(task: Rollout, folder: Path, making: Making) -> Rollout:
         why = f"{folder}: neither the Dockerfile nor its image has a WORKDIR; write environment.workdir in task.toml"
         return replace(task, refused=why)
     return in_parts(
-        task, lambda part: replace(part, image_name=made.name, made=made, refused="", workdir=workdir, steps=())
+        task,
+        lambda part: replace(
+            part, image_name=made.name, made=made, refused="", workdir=workdir, steps=()
+        ),
     )
 
 
@@ -178,6 +211,12 @@ def _assumed_workdir(folder: Path) -> str:
 
 def notes_on(tasks: Iterable[Rollout]) -> list[str]:
     """Differences of the environments of tasks from those with Docker: a line for each, with the number of tasks."""
-    of_tasks = ({re.sub(r"^line \d+: ", "", note): None for note in task.made.notes} for task in tasks if task.made)
+    of_tasks = (
+        {re.sub(r"^line \d+: ", "", note): None for note in task.made.notes}
+        for task in tasks
+        if task.made
+    )
     counted = Counter(note for notes in of_tasks for note in notes)
-    return [f"{note}{f' (in {count} tasks)' if count > 1 else ''}" for note, count in counted.items()]
+    return [
+        f"{note}{f' (in {count} tasks)' if count > 1 else ''}" for note, count in counted.items()
+    ]

@@ -26,7 +26,14 @@ from koderz.systems.workspaces.built import HOST, NAMES, building, find_built, h
 from koderz.systems.workspaces.folders import make_tree
 from koderz.systems.workspaces.images import UnpackedImage
 from koderz.systems.workspaces.images.changes import copy_folder
-from koderz.systems.workspaces.images.tree import Layers, copy_file, is_white_out, make_opaque, mode_of, resolved
+from koderz.systems.workspaces.images.tree import (
+    Layers,
+    copy_file,
+    is_white_out,
+    make_opaque,
+    mode_of,
+    resolved,
+)
 from koderz.systems.workspaces.local import Local
 from koderz.systems.workspaces.proxy import PublicHosts, proxying
 from koderz.systems.workspaces.rooted import UPPER
@@ -75,12 +82,17 @@ class _Building:
         target = self.stages[self.environment.build.target.number]
         layers = [layer for layer in target.over if layer.is_relative_to(self.draft)]
         digest = self.environment.name.removeprefix(NAMES)
-        file = self.environment.build.target.steps and self.environment.build.target.steps[0].where.rpartition(",")[0]
+        file = (
+            self.environment.build.target.steps
+            and self.environment.build.target.steps[0].where.rpartition(",")[0]
+        )
         image = replace(target, source=Path(file or "Dockerfile"), digest=digest)
         await asyncio.to_thread(seal, digest, self.draft, layers, image)
 
     async def stage(self, stage: BuildStage) -> None:
-        base = self.stages[stage.parent] if stage.parent is not None else await self.image(stage.image)
+        base = (
+            self.stages[stage.parent] if stage.parent is not None else await self.image(stage.image)
+        )
         place = self.draft / f"stage-{stage.number}"
         place.mkdir(mode=0o700)
         make_tree(place)
@@ -96,12 +108,18 @@ class _Building:
                 elif isinstance(step, Copy):
                     await self.copy(step, at, place)
                 else:
-                    await asyncio.to_thread(Laying(at, place / UPPER).folder, resolved_in(at, place, step.path))
+                    await asyncio.to_thread(
+                        Laying(at, place / UPPER).folder, resolved_in(at, place, step.path)
+                    )
         finally:
             del self.backend.images.lent[name]
         own = {**stage.environment}
         self.stages[stage.number] = replace(
-            base, over=(place / UPPER, *base.over), environment=own, workdir=stage.workdir, user=stage.user
+            base,
+            over=(place / UPPER, *base.over),
+            environment=own,
+            workdir=stage.workdir,
+            user=stage.user,
         )
 
     async def image(self, name: str) -> UnpackedImage:
@@ -127,7 +145,9 @@ class _Building:
             image=at.name,
             user=step.user,
             in_image=True,
-            limits=Limits(seconds=_RUN_SECONDS, memory_mb=_RUN_MEMORY, disk_mb=self.environment.layer_mb),
+            limits=Limits(
+                seconds=_RUN_SECONDS, memory_mb=_RUN_MEMORY, disk_mb=self.environment.layer_mb
+            ),
         )
         async with contextlib.AsyncExitStack() as stack:
             if online:
@@ -138,8 +158,13 @@ class _Building:
                 wanted = replace(wanted, bridge=serve)
             ended = await self.backend.run(wanted, place)
         if ended.cause:
-            limit = {"timeout": f"{_RUN_SECONDS:.0f} seconds", "disk": f"{self.environment.layer_mb} MB of --layer-mb"}
-            raise KoderzError(f"{step.where}: {_shown(step.text)} exceeds {limit.get(ended.cause, ended.cause)}")
+            limit = {
+                "timeout": f"{_RUN_SECONDS:.0f} seconds",
+                "disk": f"{self.environment.layer_mb} MB of --layer-mb",
+            }
+            raise KoderzError(
+                f"{step.where}: {_shown(step.text)} exceeds {limit.get(ended.cause, ended.cause)}"
+            )
         if ended.status:
             raise KoderzError(f"{step.where}: {_shown(step.text)} fails: {explained(ended)}")
 
@@ -155,7 +180,11 @@ class _Building:
             if step.image and self.environment.bases[step.image] == HOST:
                 await asyncio.to_thread(self.packages.lay_uv, step.sources, source)
             else:
-                origin = self.stages[step.stage] if step.stage is not None else await self.image(step.image)
+                origin = (
+                    self.stages[step.stage]
+                    if step.stage is not None
+                    else await self.image(step.image)
+                )
                 await asyncio.to_thread(_lay_sources, origin, step.sources, source)
         target = resolved_in(at, place, step.target)
         laying = Laying(at, place / UPPER)
@@ -165,7 +194,9 @@ class _Building:
         try:
             await asyncio.to_thread(laying.take, fresh)
         except OSError as error:
-            raise KoderzError(f"{step.where}: {_shown(step.text)}: {error.strerror or error}") from None
+            raise KoderzError(
+                f"{step.where}: {_shown(step.text)}: {error.strerror or error}"
+            ) from None
         remove(fresh)
 
 
@@ -195,7 +226,9 @@ class Laying:
             for name in (*files, *links):
                 target = posixpath.join(to, name).lstrip("/")
                 if self.layers.is_folder(target):
-                    raise IsADirectoryError(21, f"/{target} is a folder, which a file can't replace")
+                    raise IsADirectoryError(
+                        21, f"/{target} is a folder, which a file can't replace"
+                    )
                 here = self.upper / target
                 here.unlink(missing_ok=True)
                 Path(folder, name).rename(here)

@@ -27,7 +27,18 @@ Kind = Literal["image", "apt", "pip", "npm"]
 _SEPARATORS = re.compile(r"&&|\|\||[;|&\n(){}]")
 _WITH_VALUE = {
     "apt": ("-o", "-t", "-c", "--option", "--target-release"),
-    "pip": ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-t", "--target", "--python", "-p", "-c"),
+    "pip": (
+        "-i",
+        "--index-url",
+        "--extra-index-url",
+        "-f",
+        "--find-links",
+        "-t",
+        "--target",
+        "--python",
+        "-p",
+        "-c",
+    ),
     "npm": ("--prefix", "--registry"),
 }
 _SKIPPED = ("sudo", "exec", "then", "do", "else", "if", "!", "time", "command")
@@ -39,7 +50,8 @@ class Wanted:
 
     kind: Kind
     name: str  # with its version where one is asked for
-    here: str  # `yes`, `host` for an image that this machine's programs stand in for, `packages`, or `no`
+    # `yes`, `host` for an image that this machine's programs stand in for, `packages`, or `no`
+    here: str
 
 
 def needs_of(task: Rollout, making: Making) -> list[Wanted]:
@@ -51,7 +63,11 @@ def needs_of(task: Rollout, making: Making) -> list[Wanted]:
     text = dockerfile.read_bytes().decode("utf-8", "replace")
     build = follow(text, dockerfile, lambda _: None, hidden=task.hidden, is_strict=False)
     found = [
-        *(_image(stage.image, making, is_base=True) for stage in build.stages if stage.image not in ("", "scratch")),
+        *(
+            _image(stage.image, making, is_base=True)
+            for stage in build.stages
+            if stage.image not in ("", "scratch")
+        ),
         *(
             _image(step.image, making, is_base=False)
             for stage in build.stages
@@ -60,7 +76,9 @@ def needs_of(task: Rollout, making: Making) -> list[Wanted]:
         ),
     ]
     at_hand = _AtHand(build, making)
-    found += [Wanted(kind, name, at_hand.where(kind, name)) for kind, name in asked_for(build, folder)]
+    found += [
+        Wanted(kind, name, at_hand.where(kind, name)) for kind, name in asked_for(build, folder)
+    ]
     return [*dict.fromkeys(found)]
 
 
@@ -94,11 +112,20 @@ def _installed_by(command: str, folder: Path) -> Iterator[tuple[Kind, str]]:
         kind = "npm"
     plain = [*_plain(words[1:], _WITH_VALUE[kind])] if kind else []
     if kind and plain and plain[0] in ("install", "i", "ci"):
-        yield from ((kind, name) for name in plain[1:] if name[:1] not in "./$" and "://" not in name)
-        for file in re.findall(r"(?:^|\s)(?:-r|--requirement)[ =]?(\S+)", " ".join(words)) if kind == "pip" else ():
+        yield from (
+            (kind, name) for name in plain[1:] if name[:1] not in "./$" and "://" not in name
+        )
+        for file in (
+            re.findall(r"(?:^|\s)(?:-r|--requirement)[ =]?(\S+)", " ".join(words))
+            if kind == "pip"
+            else ()
+        ):
             path = folder / file.rpartition("/")[2]
             if path.is_file():
-                lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8", "replace").splitlines())
+                lines = (
+                    line.partition("#")[0].strip()
+                    for line in path.read_text("utf-8", "replace").splitlines()
+                )
                 yield from ((kind, line) for line in lines if line and not line.startswith("-"))
 
 
@@ -141,10 +168,17 @@ class _AtHand:
         if kind == "npm":
             plain = name[:1] + name[1:].partition("@")[0]
             layers = self._image.layers if self._image else Layers(())
-            if any(layers.find(f"{folder}/node_modules/{plain}") for folder in ("usr/lib", "usr/local/lib")):
+            if any(
+                layers.find(f"{folder}/node_modules/{plain}")
+                for folder in ("usr/lib", "usr/local/lib")
+            ):
                 return "yes"
             start = plain.lstrip("@").replace("/", "-") + "-"
-            return "packages" if any(re.match(rf"{re.escape(start)}\d.*\.tgz", file) for file in self._files) else "no"
+            return (
+                "packages"
+                if any(re.match(rf"{re.escape(start)}\d.*\.tgz", file) for file in self._files)
+                else "no"
+            )
         try:
             asked = Requirement(name)
         except InvalidRequirement:
@@ -160,7 +194,9 @@ def _is_for(file: str, asked: Requirement) -> bool:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename:
         return False
-    return name == canonicalize_name(asked.name) and asked.specifier.contains(version, prereleases=True)
+    return name == canonicalize_name(asked.name) and asked.specifier.contains(
+        version, prereleases=True
+    )
 
 
 def _distributions(image: UnpackedImage) -> Iterator[tuple[str, Version]]:
@@ -169,10 +205,14 @@ def _distributions(image: UnpackedImage) -> Iterator[tuple[str, Version]]:
     folders = ["usr/lib/python3/dist-packages"]
     for top in ("usr/lib", "usr/local/lib"):
         versions = [name for name in layers.names(top) if name.startswith("python3")]
-        folders += [f"{top}/{name}/{kind}-packages" for name in versions for kind in ("dist", "site")]
+        folders += [
+            f"{top}/{name}/{kind}-packages" for name in versions for kind in ("dist", "site")
+        ]
     names = [name for folder in folders for name in layers.names(folder)]
     for prefix in userland.python().prefixes if image.name == HOST else ():
-        names += [path.name for path in Path(prefix, "lib").glob("python3*/site-packages/*.dist-info")]
+        names += [
+            path.name for path in Path(prefix, "lib").glob("python3*/site-packages/*.dist-info")
+        ]
     for name in names:
         if found := re.fullmatch(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info", name):
             try:

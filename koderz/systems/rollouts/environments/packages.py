@@ -50,7 +50,13 @@ _VARIABLES = {
     "npm_config_audit": "false",
     "npm_config_fund": "false",
 }
-_OFFLINE = ("PIP_NO_INDEX", "UV_NO_INDEX", "UV_OFFLINE", "UV_PYTHON_DOWNLOADS", "npm_config_offline")
+_OFFLINE = (
+    "PIP_NO_INDEX",
+    "UV_NO_INDEX",
+    "UV_OFFLINE",
+    "UV_PYTHON_DOWNLOADS",
+    "npm_config_offline",
+)
 _OF_HOST = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "UV_BREAK_SYSTEM_PACKAGES": "1"}
 _HAVING = {  # a Debian package, and what is there where it is: any of these paths
     "apt-utils": ("",),
@@ -72,7 +78,10 @@ _HAVING = {  # a Debian package, and what is there where it is: any of these pat
     "netcat-openbsd": ("usr/bin/nc", "bin/nc"),
     "openjdk-17-jdk": ("usr/lib/jvm/java-17-openjdk-amd64/bin/javac",),
 }
-_PIP_OF = (re.compile(r"No matching distribution found for ([^\s;]+)"), re.compile(r"requirement ([^\s;(]+) \(from"))
+_PIP_OF = (
+    re.compile(r"No matching distribution found for ([^\s;]+)"),
+    re.compile(r"requirement ([^\s;(]+) \(from"),
+)
 _UV_OF = re.compile(
     r"[Bb]ecause(?: there (?:are no|is no) versions? of)? ([\w.-]+)(?:\[[^\]]*\])? (?:was not found|and)"
 )
@@ -112,14 +121,19 @@ class Packages:
             self._lay_npm()
             self._is_laid = True
         (self.place / "present").write_text("\n".join(sorted(present(layers))))
-        mounts = [Mount(self.place, BUILD), Mount((self.folder or self.place / "nothing").absolute(), WHEELS)]
+        mounts = [
+            Mount(self.place, BUILD),
+            Mount((self.folder or self.place / "nothing").absolute(), WHEELS),
+        ]
         mounts += [Mount(self.place / "apt-get", f"/usr/bin/{name}") for name in ("apt-get", "apt")]
         environment = {**_VARIABLES, **(_OF_HOST if layers.hosted else {})}
         if not online and any("npm" in layers.names(folder) for folder in _PROGRAMS):
             mounts.append(Mount(self.place / "npm", "/usr/local/sbin/npm"))
         apt = layers.find(resolved(layers, "/usr/bin/apt-get").lstrip("/"))
         if online:
-            environment = {name: value for name, value in environment.items() if name not in _OFFLINE}
+            environment = {
+                name: value for name, value in environment.items() if name not in _OFFLINE
+            }
             environment |= variables(BRIDGE_URL)
             mounts += [Mount(apt, REAL_APT)] if apt else []
         return Shown(environment, mounts)
@@ -133,12 +147,18 @@ class Packages:
             found = shutil.which(name)
             if wheel:
                 with damage(wheel), zipfile.ZipFile(wheel) as archive:
-                    inner = [each for each in archive.namelist() if each.endswith(f".data/scripts/{name}")]
+                    inner = [
+                        each
+                        for each in archive.namelist()
+                        if each.endswith(f".data/scripts/{name}")
+                    ]
                     here.write_bytes(archive.read(inner[0]) if inner else b"")
             elif found:
                 copy_file(os.path.realpath(found), here)
             else:
-                raise KoderzError(f"the program {name} isn't here; {_REMEDY.replace('it', 'the wheel of uv', 1)}")
+                raise KoderzError(
+                    f"the program {name} isn't here; {_REMEDY.replace('it', 'the wheel of uv', 1)}"
+                )
             here.chmod(0o755)
 
     def _lay_npm(self) -> None:
@@ -156,7 +176,9 @@ class Packages:
             for each in wanted:
                 wanted += [other for other in needs.get(each, ()) if other not in wanted]
             if all(each in archives for each in wanted):
-                (own / name.replace("/", "+")).write_text(" ".join(archives[each] for each in wanted))
+                (own / name.replace("/", "+")).write_text(
+                    " ".join(archives[each] for each in wanted)
+                )
 
     def _lay(self, deb: Path, layers: Layers) -> None:
         """Unpacks a deb, and notes what it needs."""
@@ -184,7 +206,9 @@ class Packages:
                 wanted.append(choices[0])
         (own / "needs").write_text("".join(f"{each}\n" for each in wanted))
         stanza = {**control, "Status": "install ok installed"}
-        (own / "stanza").write_text("".join(f"{key}: {value}\n" for key, value in stanza.items()) + "\n")
+        (own / "stanza").write_text(
+            "".join(f"{key}: {value}\n" for key, value in stanza.items()) + "\n"
+        )
 
 
 def present(layers: Layers) -> set[str]:
@@ -194,14 +218,18 @@ def present(layers: Layers) -> set[str]:
         fields = dict(re.findall(r"^(Package|Status|Provides): (.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
             found.add(fields.get("Package", ""))
-            found |= {each.split()[0] for each in fields.get("Provides", "").split(",") if each.strip()}
+            found |= {
+                each.split()[0] for each in fields.get("Provides", "").split(",") if each.strip()
+            }
     for name, paths in _HAVING.items():
         if any(not path or layers.find(resolved(layers, path).lstrip("/")) for path in paths):
             found.add(name)
     if found & {"pip", "pip3"}:
         found.add("python3-pip")
     for version in [name for name in found if re.fullmatch(r"python3(\.\d+)?", name)]:
-        found |= {f"{version}-minimal"} | ({f"{version}-venv", f"{version}-distutils"} if _has_venv(layers) else set())
+        found |= {f"{version}-minimal"} | (
+            {f"{version}-venv", f"{version}-distutils"} if _has_venv(layers) else set()
+        )
     return found - {""}
 
 
@@ -217,9 +245,13 @@ def _has_venv(layers: Layers) -> bool:
     """Whether the wheel of pip is there, with which an interpreter fills new environments."""
     tops = ("usr/lib", "usr/local/lib")
     folders = [f"{top}/{name}/ensurepip/_bundled" for top in tops for name in layers.names(top)]
-    names = [name for folder in (*folders, "usr/share/python-wheels") for name in layers.names(folder)]
+    names = [
+        name for folder in (*folders, "usr/share/python-wheels") for name in layers.names(folder)
+    ]
     for prefix in userland.python().prefixes if layers.hosted else ():
-        names += [path.name for path in Path(prefix, "lib").glob("python3*/ensurepip/_bundled/*.whl")]
+        names += [
+            path.name for path in Path(prefix, "lib").glob("python3*/ensurepip/_bundled/*.whl")
+        ]
     return any(name.startswith("pip-") for name in names)
 
 
@@ -229,7 +261,11 @@ def explained(ended: Ended) -> str:
     for line in reversed(lines):
         if lacking := re.match(r"koderz lacks Debian packages: (.*)", line):
             names = lacking[1].split()
-            many = f"s {', '.join(names)}, which aren't" if len(names) > 1 else f" {names[0]}, which isn't"
+            many = (
+                f"s {', '.join(names)}, which aren't"
+                if len(names) > 1
+                else f" {names[0]}, which isn't"
+            )
             them = "their .deb files" if len(names) > 1 else "its .deb file"
             return f"it needs the Debian package{many} here; {_REMEDY.replace('it', them, 1)}"
         if found := next(filter(None, (pattern.search(line) for pattern in _PIP_OF)), None):
@@ -255,7 +291,9 @@ def _members_of_ar(file: IO[bytes]) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _opened(file: IO[bytes], parts: Mapping[str, tuple[int, int]], name: str) -> IO[bytes]:
     """A part of a deb, uncompressed or not, as a file."""
-    found = next((place for member, place in parts.items() if member.startswith(f"{name}.tar")), None)
+    found = next(
+        (place for member, place in parts.items() if member.startswith(f"{name}.tar")), None
+    )
     if found is None:
         raise ValueError(f"it has no {name}.tar")
     file.seek(found[0])
@@ -264,7 +302,9 @@ def _opened(file: IO[bytes], parts: Mapping[str, tuple[int, int]], name: str) ->
 
 def _package_of(archive: tarfile.TarFile) -> dict[str, Any]:
     """The package.json of an npm's archive. Raises ValueError if it has none, or one without a name."""
-    found = next((each for each in archive if each.name == "package/package.json" and each.isfile()), None)
+    found = next(
+        (each for each in archive if each.name == "package/package.json" and each.isfile()), None
+    )
     content = archive.extractfile(found) if found else None
     about = json.loads(content.read(1 << 20)) if content else None
     if (
@@ -283,13 +323,17 @@ def _control(file: IO[bytes], parts: Mapping[str, tuple[int, int]]) -> dict[str,
         tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as archive,
     ):
         for member in archive:
-            if posixpath.basename(member.name) == "control" and (content := archive.extractfile(member)):
+            if posixpath.basename(member.name) == "control" and (
+                content := archive.extractfile(member)
+            ):
                 text = content.read(1 << 20).decode("utf-8", "replace")
                 return dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))
     raise ValueError("it has no control file")
 
 
-def _extract(file: IO[bytes], parts: Mapping[str, tuple[int, int]], root: Path, layers: Layers) -> None:
+def _extract(
+    file: IO[bytes], parts: Mapping[str, tuple[int, int]], root: Path, layers: Layers
+) -> None:
     """Unpacks the files of a deb. Folders such as /lib are what they are links to in the root."""
     with (
         _opened(file, parts, "data") as raw,
@@ -307,7 +351,9 @@ def _extract(file: IO[bytes], parts: Mapping[str, tuple[int, int]], root: Path, 
             _extract_member(member, archive, folder / names[-1], root, layers)
 
 
-def _extract_member(member: tarfile.TarInfo, archive: tarfile.TarFile, here: Path, root: Path, layers: Layers) -> None:
+def _extract_member(
+    member: tarfile.TarInfo, archive: tarfile.TarFile, here: Path, root: Path, layers: Layers
+) -> None:
     if member.isdir():
         if here.parent != root or not stat.S_ISLNK(mode_of(layers.find(here.name) or Path())):
             here.mkdir(exist_ok=True)
@@ -319,7 +365,11 @@ def _extract_member(member: tarfile.TarInfo, archive: tarfile.TarFile, here: Pat
     elif member.islnk():
         names = [name for name in member.linkname.split("/") if name not in ("", ".", "..")]
         above = resolved(layers, names[0]).lstrip("/")
-        os.link(root / resolved(root, posixpath.join(above, *names[1:])).lstrip("/"), here, follow_symlinks=False)
+        os.link(
+            root / resolved(root, posixpath.join(above, *names[1:])).lstrip("/"),
+            here,
+            follow_symlinks=False,
+        )
     elif member.isreg() and (content := archive.extractfile(member)):
         with here.open("xb") as file:
             shutil.copyfileobj(content, file, 1 << 20)
@@ -330,5 +380,7 @@ def _extract_member(member: tarfile.TarInfo, archive: tarfile.TarFile, here: Pat
 def _needed(text: str) -> Iterator[list[str]]:
     """The packages that a deb needs: for each the names of which one will do."""
     for part in text.split(","):
-        if names := [re.split(r"[\s(:\[]", each.strip())[0] for each in part.split("|") if each.strip()]:
+        if names := [
+            re.split(r"[\s(:\[]", each.strip())[0] for each in part.split("|") if each.strip()
+        ]:
             yield names

@@ -39,7 +39,11 @@ async def files_shown(folder: Path) -> dict[str, Path]:
     if not any(PurePosixPath(path).name == _IGNORING for path in found):
         return found
     kept = {*await git.unignored(folder, _IGNORING)}
-    return {path: file for path, file in found.items() if path in kept and PurePosixPath(path).name != _IGNORING}
+    return {
+        path: file
+        for path, file in found.items()
+        if path in kept and PurePosixPath(path).name != _IGNORING
+    }
 
 
 async def shown(folders: Sequence[Path], target: Path) -> Path | None:
@@ -50,7 +54,9 @@ async def shown(folders: Sequence[Path], target: Path) -> Path | None:
     found = [await files_shown(folder) for folder in folders if folder.is_dir()]
     if not found:
         return None
-    if len(found) == 1 and not any(PurePosixPath(path).name == _IGNORING for path in files_below(folders[-1])):
+    if len(found) == 1 and not any(
+        PurePosixPath(path).name == _IGNORING for path in files_below(folders[-1])
+    ):
         return folders[-1]
     shutil.rmtree(target, ignore_errors=True)
     for files in found:
@@ -77,7 +83,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             repo = task.repo
             if repo.git_url:
                 commit = repo.start_commit_sha or f"refs/source/heads/{repo.branch or 'main'}"
-                await git.export(task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
+                await git.export(
+                    task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout
+                )
             cause = "task"
             for path, source in task.files.items():
                 content = source.encode() if isinstance(source, str) else source.read_bytes()
@@ -96,7 +104,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
                         place.unlink()
             _mount(task, tree)
             # The history of an instance's image has its fix, so that its checkouts have none.
-            return await git.stored(tree, folder, keep=task.has_tree_of_image and task.instance is None)
+            return await git.stored(
+                tree, folder, keep=task.has_tree_of_image and task.instance is None
+            )
     except (KoderzError, OSError) as error:
         if isinstance(error, OSError | Unreachable):  # of this machine
             cause = "unprepared"
@@ -161,15 +171,24 @@ def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:
     found: dict[str, Path] = {}
     for name in step.sources:
         source = PurePosixPath(name).as_posix().removeprefix("./")
-        below = {path: file for path, file in every.items() if source == "." or path.startswith(f"{source}/")}
+        below = {
+            path: file
+            for path, file in every.items()
+            if source == "." or path.startswith(f"{source}/")
+        }
         prefix = "" if source == "." else f"{source}/"
         if source in every:
             named = step.text.endswith("/") or step.text in ("", ".") or len(step.sources) > 1
             found[str(PurePosixPath(step.text, Path(source).name if named else ""))] = every[source]
         elif below:
-            found |= {str(PurePosixPath(step.text, path.removeprefix(prefix))): file for path, file in below.items()}
+            found |= {
+                str(PurePosixPath(step.text, path.removeprefix(prefix))): file
+                for path, file in below.items()
+            }
         else:
-            raise KoderzError(f"COPY: there is no {name} in {task.context or task.folder} that an agent may see")
+            raise KoderzError(
+                f"COPY: there is no {name} in {task.context or task.folder} that an agent may see"
+            )
     return found
 
 

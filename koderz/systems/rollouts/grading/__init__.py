@@ -19,7 +19,14 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Backend, Command, Mount
 from koderz.systems.rollouts.doubt import unbelieved
 from koderz.systems.rollouts.grading import verifiers
-from koderz.systems.rollouts.grading.scores import UNMEASURED, MetricValues, Scored, measure, rewarded, scored
+from koderz.systems.rollouts.grading.scores import (
+    UNMEASURED,
+    MetricValues,
+    Scored,
+    measure,
+    rewarded,
+    scored,
+)
 from koderz.systems.rollouts.swebench import Instance
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.places import InstancePlaces
@@ -33,7 +40,10 @@ from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import guard
 from koderz.systems.workspaces.scripts import TAMPERED, Script, ScriptResult, run_script
 
-_LACKS = re.compile(r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error: unrecognized arguments", re.MULTILINE)
+_LACKS = re.compile(
+    r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error: unrecognized arguments",
+    re.MULTILINE,
+)
 
 
 class Published(NamedTuple):
@@ -71,11 +81,16 @@ class Graded:
     @property
     def log(self) -> str:
         """The output of the tests."""
-        parts = [*(f"==> {result.path}\n{result.output}" for result in self.results), self.measured.log]
+        parts = [
+            *(f"==> {result.path}\n{result.output}" for result in self.results),
+            self.measured.log,
+        ]
         return "\n".join(filter(None, parts))
 
 
-async def grade(task: Rollout, work: afresh.Work, stores: Stores, terms: afresh.Terms | None = None) -> Graded:
+async def grade(
+    task: Rollout, work: afresh.Work, stores: Stores, terms: afresh.Terms | None = None
+) -> Graded:
     """Grades work, by default on the strictest terms. Raises GitError if it can't be applied, Fault if not graded.
 
     The processes of the agent have ended. Without its place, or with a separate verifier, nothing can be graded as
@@ -87,7 +102,11 @@ async def grade(task: Rollout, work: afresh.Work, stores: Stores, terms: afresh.
 
 
 async def grade_in(
-    task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms | None = None
+    task: Rollout,
+    work: afresh.Work,
+    store: git.Store,
+    backend: Backend,
+    terms: afresh.Terms | None = None,
 ) -> Graded:
     """Grades work on a task that is no instance of SWE-bench, as `grade`, with a repository that is prepared."""
     if task.verifier is None:
@@ -152,7 +171,14 @@ def _published_alone(task: Rollout, terms: afresh.Terms, found: verifiers.Verifi
     result = ScriptResult(verifier_of(task).name, found.success, found.ended.output, cause)
     cut = found.ended.cause == "timeout"
     given = Published(found.success, found.rewards, cut=cut)
-    return Graded(rewarded(task, rewards), (result,), graded="published", rewards=rewards, published=given, cut=cut)
+    return Graded(
+        rewarded(task, rewards),
+        (result,),
+        graded="published",
+        rewards=rewards,
+        published=given,
+        cut=cut,
+    )
 
 
 async def grade_afresh(
@@ -207,7 +233,11 @@ async def run_believed(
     found, aside = await _run_afresh(task, work, store, backend, terms)
     if not found.success:
         return replace(found, cut=found.ended.cause == "timeout"), aside
-    failed = [test for test in terms.tests if not found.tests.get(test)] if "reports" not in terms.lifted else []
+    failed = (
+        [test for test in terms.tests if not found.tests.get(test)]
+        if "reports" not in terms.lifted
+        else []
+    )
     why = f"it gives the reward, but {failed[0]} hasn't passed" if failed else ""
     if not why and "assertions" not in terms.lifted and found.isolation == "in-process":
         why = await verifiers.doubt(task, found, again, partial(again, work=afresh.Work("")))
@@ -226,7 +256,9 @@ def _both(task: Rollout, fresh: Graded, published: Published) -> Graded:
         if not fresh.tampering:
             why = f"{result.path}: it passes where the agent worked, and fails in a new root with the same work"
             fresh = replace(fresh, tampering=(why,))
-    return replace(fresh, graded="both", published=published, results=(result,), cut=fresh.cut or published.cut)
+    return replace(
+        fresh, graded="both", published=published, results=(result,), cut=fresh.cut or published.cut
+    )
 
 
 async def _run_afresh(
@@ -238,16 +270,27 @@ async def _run_afresh(
             mounts, aside = await lay_separate(task, work.collected, store, backend, place)
             changed: Sequence[str] = ()
         else:
-            changed, laid = await afresh.lay(task, work, store, place, terms, root_of(task, backend))
+            changed, laid = await afresh.lay(
+                task, work, store, place, terms, root_of(task, backend)
+            )
             mounts, left_out = put_back(work.collected, place, task.workdir, outside=True)
             aside = [*laid, *left_out]
-        files = [*(posixpath.join(task.workdir, path) for path in changed), *files_of(work.collected, task.workdir)]
+        files = [
+            *(posixpath.join(task.workdir, path) for path in changed),
+            *files_of(work.collected, task.workdir),
+        ]
         guards = verifiers.Guards(files, terms.lifted, reports="reports" not in terms.lifted)
-        return await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts), guards), aside
+        return await verifiers.run(
+            task, place, backend, replace(_wanted(task), mounts=mounts), guards
+        ), aside
 
 
 async def _usual_rewards(
-    task: Rollout, found: verifiers.VerifierRun, store: git.Store, backend: Backend, terms: afresh.Terms
+    task: Rollout,
+    found: verifiers.VerifierRun,
+    store: git.Store,
+    backend: Backend,
+    terms: afresh.Terms,
 ) -> Iterable[str]:
     """The names of the rewards without the agent's changes. Raises Fault if there are none either."""
     without, _ = await _run_afresh(task, afresh.Work(""), store, backend, terms)
@@ -257,7 +300,11 @@ async def _usual_rewards(
 
 
 async def _require_able(
-    task: Rollout, found: verifiers.VerifierRun, store: git.Store, backend: Backend, terms: afresh.Terms
+    task: Rollout,
+    found: verifiers.VerifierRun,
+    store: git.Store,
+    backend: Backend,
+    terms: afresh.Terms,
 ) -> None:
     """Raises Fault if the verifier also ends before a test has run without the agent's changes."""
     without, _ = await _run_afresh(task, afresh.Work(""), store, backend, terms)
@@ -280,7 +327,9 @@ def _wanted(task: Rollout) -> Command:
     )
 
 
-async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command) -> Graded:
+async def _by_scripts(
+    task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command
+) -> Graded:
     changed = await git.touched(_bytes(diff))
     causes: set[str] = set()  # of all runs
 
@@ -298,14 +347,24 @@ async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backe
         aside = await _tested_tree(task.scripts, diff, store, place)
         results = await run(task.scripts, place)
         await _require_tests(task, results, changed, again)
-        measured = await measure(task.metrics, diff, place, backend, wanted) if task.metrics else UNMEASURED
-    whys = {number: TAMPERED for number, result in enumerate(results) if result.cause == "tampering"}
-    for number, (cause, why) in (await unbelieved(task.scripts, results, again, partial(again, diff=""))).items():
+        measured = (
+            await measure(task.metrics, diff, place, backend, wanted)
+            if task.metrics
+            else UNMEASURED
+        )
+    whys = {
+        number: TAMPERED for number, result in enumerate(results) if result.cause == "tampering"
+    }
+    for number, (cause, why) in (
+        await unbelieved(task.scripts, results, again, partial(again, diff=""))
+    ).items():
         output = f"{results[number].output}\n{why}\n"
         results[number] = replace(results[number], success=False, cause=cause, output=output)
         whys |= {number: why} if cause == "tampering" else {}
     tampering = [*aside, *(f"{results[number].path}: {whys[number]}" for number in sorted(whys))]
-    return Graded(scored(task, results), tuple(results), tuple(tampering), measured, cut="timeout" in causes)
+    return Graded(
+        scored(task, results), tuple(results), tuple(tampering), measured, cut="timeout" in causes
+    )
 
 
 async def _require_tests(
@@ -319,7 +378,9 @@ async def _require_tests(
     It has none where the human's diff runs no test either. Without such a diff it has none in what the baseline lacks:
     options of plugins, and modules that neither the instructions name nor the agent's diff has.
     """
-    silent = [script for script, result in zip(task.scripts, results, strict=True) if not result.tests]
+    silent = [
+        script for script, result in zip(task.scripts, results, strict=True) if not result.tests
+    ]
     human = task.solution_diff
     solution = human.read_text("utf-8", "replace") if silent and human and human.is_file() else ""
     if not silent:
@@ -331,7 +392,9 @@ async def _require_tests(
     for result in found:
         if not result.tests and (solution or _lacks(task, result.output, changed)):
             why = verifiers.reason(result.output) or result.cause or "it printed nothing"
-            raise Fault(f"{result.path} of {task.id} ended before a test had run: {why}", cause="judge")
+            raise Fault(
+                f"{result.path} of {task.id} ended before a test had run: {why}", cause="judge"
+            )
 
 
 def _lacks(task: Rollout, output: str, changed: Sequence[str]) -> bool:
@@ -339,10 +402,14 @@ def _lacks(task: Rollout, output: str, changed: Sequence[str]) -> bool:
     found = _LACKS.search(output)
     module = found and found[1]
     is_asked = module and re.search(rf"\b{module}\b", task.instructions)
-    return bool(found and not is_asked and not any(module in re.split(r"[/.]", path) for path in changed))
+    return bool(
+        found and not is_asked and not any(module in re.split(r"[/.]", path) for path in changed)
+    )
 
 
-async def _tested_tree(scripts: Sequence[Script], diff: str, store: git.Store, place: Path) -> list[str]:
+async def _tested_tree(
+    scripts: Sequence[Script], diff: str, store: git.Store, place: Path
+) -> list[str]:
     """Makes the checkout in which scripts run. Returns the parts of the diff that were set aside."""
     checkout = place / "checkout"
     await store.checkout(checkout)

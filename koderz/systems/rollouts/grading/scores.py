@@ -26,7 +26,8 @@ class Scored:
     """The scores from results of scripts, or from a reward."""
 
     evaluation: Mapping[str, Any]  # rubrics, total_score, max_score
-    total_score: float  # sum of weight × score over the sum of weights; a rubric without tests counts as 0
+    # sum of weight × score over the sum of weights; a rubric without tests counts as 0
+    total_score: float
     score_of_graded: float | None  # the same over the rubrics with tests; None where there is none
     success: bool  # every script of a rubric with a weight passed, and there is one
 
@@ -35,12 +36,18 @@ def scored(task: Rollout, results: Sequence[ScriptResult]) -> Scored:
     """The scores of a task from the `results` of its scripts, in their order."""
     scores: dict[str, tuple[float | None, int, int]] = {}
     for rubric in task.rubrics:
-        own = [each for script, each in zip(task.scripts, results, strict=True) if script.rubric_id == rubric.id]
+        own = [
+            each
+            for script, each in zip(task.scripts, results, strict=True)
+            if script.rubric_id == rubric.id
+        ]
         passed = sum(each.success for each in own)
         scores[rubric.id] = (passed / len(own) if own else None, len(own), passed)
     weights = {rubric.id: rubric.weight for rubric in task.rubrics}
     deciding = [
-        each.success for script, each in zip(task.scripts, results, strict=True) if weights[script.rubric_id] > 0
+        each.success
+        for script, each in zip(task.scripts, results, strict=True)
+        if weights[script.rubric_id] > 0
     ]
     return _summed(task, scores, success=bool(deciding) and all(deciding))
 
@@ -49,16 +56,22 @@ def rewarded(task: Rollout, rewards: Mapping[str, float]) -> Scored:
     """The scores of a task whose verifier gives rewards: their mean. It succeeds if all are 1."""
     score = sum(rewards.values()) / len(rewards)
     passed = sum(reward == 1 for reward in rewards.values())
-    return _summed(task, {task.rubrics[0].id: (score, len(rewards), passed)}, success=passed == len(rewards))
+    return _summed(
+        task, {task.rubrics[0].id: (score, len(rewards), passed)}, success=passed == len(rewards)
+    )
 
 
 def expected(task: Rollout, holds: Sequence[bool]) -> Scored:
     """The scores of a skill's eval by whether each of its expectations holds. It succeeds if all do."""
-    scores = {rubric.id: (float(each), 0, 0) for rubric, each in zip(task.rubrics, holds, strict=True)}
+    scores = {
+        rubric.id: (float(each), 0, 0) for rubric, each in zip(task.rubrics, holds, strict=True)
+    }
     return _summed(task, scores, success=all(holds))
 
 
-def _summed(task: Rollout, scores: Mapping[str, tuple[float | None, int, int]], *, success: bool) -> Scored:
+def _summed(
+    task: Rollout, scores: Mapping[str, tuple[float | None, int, int]], *, success: bool
+) -> Scored:
     rubrics: dict[str, dict[str, Any]] = {}
     for rubric in task.rubrics:
         score, tests, passed = scores[rubric.id]
@@ -102,7 +115,9 @@ class MetricValues:
 UNMEASURED = MetricValues()
 
 
-async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: Command) -> MetricValues:
+async def measure(
+    line: str, diff: str, place: Path, backend: Backend, wanted: Command
+) -> MetricValues:
     """Runs `line` in bash in the checkout of `place`; KODERZ_DIFF names a file with the diff."""
     with scratch() as folder:
         (folder / "diff.patch").write_bytes(diff.encode("utf-8", "backslashreplace"))
@@ -120,7 +135,9 @@ async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: C
     found = None if wrong else _read(ended.output)
     log = f"==> evaluation.metrics\n{ended.output}"
     if found is None:
-        return MetricValues(log=f"{log}\n[no metrics: {wrong or 'the last line is no JSON object of metrics'}]")
+        return MetricValues(
+            log=f"{log}\n[no metrics: {wrong or 'the last line is no JSON object of metrics'}]"
+        )
     return MetricValues(found.get("standard_metrics"), found.get("custom_metrics"), log)
 
 
@@ -166,21 +183,27 @@ _ASKED_EXPECTATION = (
 _TEXTS = ("reasoning", "evidence", "suggestions")
 
 
-async def opinions(task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]], message: str = "") -> dict[str, Any]:
+async def opinions(
+    task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]], message: str = ""
+) -> dict[str, Any]:
     """The `lm_evaluation`: a score from 0 to 1 by rubric, and their weighted mean; null if the model gives none.
 
     Those of a skill's eval are 0 or 1 for each expectation, by the diff and the agent's last `message`.
     """
     rubrics, texts = task.rubrics, {"Diff": diff}
     if task.skill_eval:
-        rubrics = tuple(Rubric(str(number), text) for number, text in enumerate(task.skill_eval.expectations, 1))
+        rubrics = tuple(
+            Rubric(str(number), text) for number, text in enumerate(task.skill_eval.expectations, 1)
+        )
         texts["Message"] = message
     scores = [await _opinion(task, rubric, texts, ask) for rubric in rubrics]
     scored = [(rubric.weight, each["score"]) for rubric, each in zip(rubrics, scores, strict=True)]
     known = [(weight, score) for weight, score in scored if score is not None]
     weight = sum(weight for weight, _ in known)
     return {
-        "weighted_score": sum(weight * score for weight, score in known) / weight if weight else None,
+        "weighted_score": sum(weight * score for weight, score in known) / weight
+        if weight
+        else None,
         "rubric_scores": scores,
         "summary": f"{len(known)} of {len(scores)} rubrics have a score",
         "metadata": {"diff_cut": len(diff) > LONGEST},
@@ -200,7 +223,12 @@ async def _opinion(
     is_of_kind = isinstance(score, int | float) and isinstance(score, bool) == bool(of)
     usable = is_of_kind and math.isfinite(score) and 0 <= score <= 1
     words = {name: said[name] if isinstance(said.get(name), str) else "" for name in _TEXTS}
-    return {"rubric_id": rubric.id, "score": float(score or 0) if usable else None, **about, **words}
+    return {
+        "rubric_id": rubric.id,
+        "score": float(score or 0) if usable else None,
+        **about,
+        **words,
+    }
 
 
 def is_for_judge(text: str) -> bool:
@@ -209,5 +237,7 @@ def is_for_judge(text: str) -> bool:
 
 def simulated_opinion(text: str) -> str:
     """The simulated model's opinion in answer to a request that begins so, the same for every diff."""
-    about: Mapping[str, Any] = {"passed": True} if text.startswith(_ASKED_EXPECTATION) else {"score": 0.5}
+    about: Mapping[str, Any] = (
+        {"passed": True} if text.startswith(_ASKED_EXPECTATION) else {"score": 0.5}
+    )
     return json.dumps({**about, "reasoning": "Made up by the simulated model."})

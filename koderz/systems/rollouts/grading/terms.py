@@ -19,7 +19,12 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import CHANNEL_GUARDS
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
-from koderz.systems.rollouts.grading import Published, grade_published, is_published_alone, run_believed
+from koderz.systems.rollouts.grading import (
+    Published,
+    grade_published,
+    is_published_alone,
+    run_believed,
+)
 from koderz.systems.rollouts.grading.verifiers import VerifierRun
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout
@@ -105,7 +110,12 @@ async def _solved(task: Rollout, whole: Rollout, stores: Stores) -> AsyncIterato
 
 async def _strictest(trial: _Trial) -> Terms:
     """The strictest terms on which a trial passes, or else gets some reward; the usual ones if it gets none."""
-    ways = [Terms(), Terms(carried="root"), Terms(lifted=LIFTABLE), Terms(carried="root", lifted=LIFTABLE)]
+    ways = [
+        Terms(),
+        Terms(carried="root"),
+        Terms(lifted=LIFTABLE),
+        Terms(carried="root", lifted=LIFTABLE),
+    ]
     rewarded: list[tuple[Terms, VerifierRun]] = []
     for terms in ways:
         run = await _believed(trial, terms)
@@ -138,7 +148,8 @@ async def _believed(trial: _Trial, terms: Terms) -> VerifierRun | None:
     try:
         found = await trial(terms)
     except (Fault, git.GitError) as error:
-        if isinstance(error, Fault) and error.cause == "sandbox":  # which says nothing of the solution
+        # which says nothing of the solution
+        if isinstance(error, Fault) and error.cause == "sandbox":
             raise
         return None
     return None if found.doubt else found
@@ -150,7 +161,9 @@ def fresh_only(
     """The tasks that can be graded afresh, and those that can't. Raises Fault where that can't be tried."""
     tasks = options.placed(tasks, sandbox)
     with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
-        alone = pool.submit(asyncio.run, _published_alone(tasks, sandbox, ImageStore(options.images))).result()
+        alone = pool.submit(
+            asyncio.run, _published_alone(tasks, sandbox, ImageStore(options.images))
+        ).result()
     left_out = [Omission(task.id, PUBLISHED_ONLY) for task in tasks if task.id in alone]
     return [task for task in tasks if task.id not in alone], left_out
 
@@ -164,7 +177,9 @@ async def _published_alone(tasks: Sequence[Rollout], sandbox: str, images: Image
                 is_alone = await is_published_alone(task, task.instance, stores)
             else:
                 parts = [stage.task for stage in task.stages] or [task]
-                is_alone = "published" in [(await terms_of(part, stores, task)).graded for part in parts]
+                is_alone = "published" in [
+                    (await terms_of(part, stores, task)).graded for part in parts
+                ]
             if is_alone:
                 found.add(task.id)
     return found

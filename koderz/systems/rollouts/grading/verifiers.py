@@ -45,7 +45,9 @@ def reporting(command: Command, folder: Path) -> Command:
     """The command with the plugin, whose reports go to an empty folder."""
     given = command.environment
     own = {
-        "PYTEST_PLUGINS": ",".join(filter(None, [given.get("PYTEST_PLUGINS", ""), "koderz_reports"])),
+        "PYTEST_PLUGINS": ",".join(
+            filter(None, [given.get("PYTEST_PLUGINS", ""), "koderz_reports"])
+        ),
         "PYTHONPATH": ":".join(filter(None, [given.get("PYTHONPATH", ""), _SEEN])),
         "KODERZ_REPORTS": f"{_FOLDER}/{_FILE}",
     }
@@ -63,7 +65,10 @@ def tests_in(folder: Path) -> dict[str, bool]:
         test = f"{posixpath.relpath(path, TESTS)}::{name}"
         good = told.get("outcome") == "passed" and not told.get("expected")
         states.setdefault(test, {}).setdefault(str(told.get("when")), []).append(good)
-    return {test: all(each.get(when) and all(each[when]) for when in _PHASES) for test, each in states.items()}
+    return {
+        test: all(each.get(when) and all(each[when]) for when in _PHASES)
+        for test, each in states.items()
+    }
 
 
 def _told(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -88,7 +93,9 @@ HIDDEN = ("/tests", "/opt/koderz")
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 of the command's own
 _LARGEST_REWARD = 1 << 20  # bytes
 
-_RUNNERS = re.compile(r"\b(?:py\.?test|unittest|(?:cargo|go|npm|yarn|npm run|mvn) test|jest|mocha)\b(?!==|[-\[])")
+_RUNNERS = re.compile(
+    r"\b(?:py\.?test|unittest|(?:cargo|go|npm|yarn|npm run|mvn) test|jest|mocha)\b(?!==|[-\[])"
+)
 _INSTALLS = re.compile(r"\b(?:install|add)\b|^\s*#")
 _REDIRECTS = re.compile(r"(?<![2&])>(?!&)|\s-q\w*q")  # what then prints no summary
 _RAN = re.compile(
@@ -96,8 +103,10 @@ _RAN = re.compile(
     r"|^\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed)\b.* in [\d.]+ ?s"
     r"|^(?:PASSED|FAILED|ERROR) \S+\.py"
     r"|^Ran \d+ tests? in "  # unittest
-    r"|^test result: |^--- (?:PASS|FAIL)|^(?:ok|FAIL)\s+\S+\s+[\d.]+s|^(?:not )?ok \d"  # cargo, go, TAP
-    r"|^Tests:\s.*\btotal|^\s*\d+ (?:passing|failing)\b|^(?:\[\w+\] )?Tests run: \d",  # jest, mocha, JUnit
+    # cargo, go, TAP
+    r"|^test result: |^--- (?:PASS|FAIL)|^(?:ok|FAIL)\s+\S+\s+[\d.]+s|^(?:not )?ok \d"
+    # jest, mocha, JUnit
+    r"|^Tests:\s.*\btotal|^\s*\d+ (?:passing|failing)\b|^(?:\[\w+\] )?Tests run: \d",
     re.MULTILINE,
 )
 _DIED = re.compile(
@@ -123,7 +132,8 @@ class VerifierRun:
     ended: Ended
     rewards: Mapping[str, float] = field(default_factory=dict)  # by name; empty: it gave none
     wrong: str = ""  # why it gave none
-    tests: Mapping[str, bool] = field(default_factory=dict)  # whether each passed, where pytest reports it
+    # whether each passed, where pytest reports it
+    tests: Mapping[str, bool] = field(default_factory=dict)
     doubt: str = ""  # why its reward isn't believed
     cut: bool = False  # whether it, or a run in doubt of it, ended at the limit of time
 
@@ -163,9 +173,13 @@ async def run(
         ended = await backend.run(command, place)
         tests = tests_in(told)
         if command.channel and ended.loaded is None and not ended.cause:
-            return VerifierRun(ended, wrong=f"the verifier of {task.id} was killed with its sandbox", tests=tests)
+            return VerifierRun(
+                ended, wrong=f"the verifier of {task.id} was killed with its sandbox", tests=tests
+            )
         if by_status:
-            return VerifierRun(ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests)
+            return VerifierRun(
+                ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests
+            )
         try:
             return VerifierRun(ended, _rewards(logs, ended, task), tests=tests)
         except Fault as fault:
@@ -174,10 +188,16 @@ async def run(
 
 def _guarded(command: Command, logs: Path, guards: Guards) -> Command:
     """The command with the channel of its rewards."""
-    homes = {command.checkout, *_TEMPORARY, *(mount.target for mount in command.mounts if mount.writable)}
+    homes = {
+        command.checkout,
+        *_TEMPORARY,
+        *(mount.target for mount in command.mounts if mount.writable),
+    }
     homes |= {posixpath.dirname(path) for path in guards.agents} - {"/"}
     lifted = [name for name in CHANNEL_GUARDS if name in guards.lifted]
-    channel = RewardChannel(logs, LOGS, hidden=HIDDEN, agents=guards.agents, homes=sorted(homes), lifted=lifted)
+    channel = RewardChannel(
+        logs, LOGS, hidden=HIDDEN, agents=guards.agents, homes=sorted(homes), lifted=lifted
+    )
     return replace(command, channel=channel)
 
 
@@ -206,14 +226,18 @@ def reason(output: str) -> str:
 def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
     """The rewards in reward.json, else in reward.txt. Raises Fault if there is no numeric one."""
     if ended.cause == "timeout":
-        raise Fault(f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s", cause="judge")
+        raise Fault(
+            f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s", cause="judge"
+        )
     for name in ("reward.json", "reward.txt"):
         path = logs / name
         if path.is_symlink() or not path.is_file():
             continue
         if rewards := _read_rewards(path):
             return rewards
-        raise Fault(f"the verifier of {task.id} wrote a {name} that is no finite number", cause="judge")
+        raise Fault(
+            f"the verifier of {task.id} wrote a {name} that is no finite number", cause="judge"
+        )
     said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
     raise Fault(f"the verifier of {task.id} wrote no reward: {said[-1][:200]}", cause="judge")
 
@@ -225,10 +249,18 @@ def _read_rewards(path: Path) -> Mapping[str, float]:
             text = file.read(_LARGEST_REWARD)
         value: Any = json.loads(text) if path.suffix == ".json" else float(text)
         rewards = value if isinstance(value, dict) else {"reward": value}
-        numbers = {str(name): float(each) for name, each in rewards.items() if isinstance(each, int | float)}
+        numbers = {
+            str(name): float(each)
+            for name, each in rewards.items()
+            if isinstance(each, int | float)
+        }
     except (ValueError, OverflowError, RecursionError):
         return {}
-    return numbers if len(numbers) == len(rewards) and all(map(math.isfinite, numbers.values())) else {}
+    return (
+        numbers
+        if len(numbers) == len(rewards) and all(map(math.isfinite, numbers.values()))
+        else {}
+    )
 
 
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
@@ -263,11 +295,16 @@ async def doubt(task: Rollout, first: VerifierRun, run: RunTask, control: RunTas
     turning = _Turning(task, run, control)
     results = _results(scripts, first, {})
     if any(pair[0].turned and result.success for pair, result in zip(pairs, results, strict=True)):
-        for number, (_, why) in (await unbelieved(scripts, results, turning.turned, turning.without)).items():
+        for number, (_, why) in (
+            await unbelieved(scripts, results, turning.turned, turning.without)
+        ).items():
             return f"{scripts[number].path}: {why}"
     else:
         for turn in (0, 1) if any(pair[0].turned for pair in pairs) else (0,):
-            turned = [replace(each, content=pair[turn].source) for each, pair in zip(scripts, pairs, strict=True)]
+            turned = [
+                replace(each, content=pair[turn].source)
+                for each, pair in zip(scripts, pairs, strict=True)
+            ]
             if any(result.cause == "tampering" for result in await turning.turned(turned)):
                 return TAMPERED
     return STILL_REWARDED if any(found.success for found in turning.runs) else ""
@@ -286,7 +323,8 @@ class _Turning:
         """A run with canaries added to each script."""
         added = {script.path: Canaries.drawn() for script in scripts}
         with _laid(
-            self.task, [replace(each, content=each.content + added[each.path].source) for each in scripts]
+            self.task,
+            [replace(each, content=each.content + added[each.path].source) for each in scripts],
         ) as task:
             found = await self.run(task)
         self.runs.append(found)
@@ -308,13 +346,20 @@ def _laid(task: Rollout, scripts: Sequence[Script]) -> Iterator[Rollout]:
         yield with_tests(task, folder)
 
 
-def _results(scripts: Sequence[Script], found: VerifierRun, added: Mapping[str, Canaries]) -> list[ScriptResult]:
+def _results(
+    scripts: Sequence[Script], found: VerifierRun, added: Mapping[str, Canaries]
+) -> list[ScriptResult]:
     results = []
     for script in scripts:
-        own = {test: ok for test, ok in found.tests.items() if test.partition("::")[0] == script.path}
+        own = {
+            test: ok for test, ok in found.tests.items() if test.partition("::")[0] == script.path
+        }
         cause: str = found.ended.cause
         if (canaries := added.get(script.path)) and own:
-            good, bad = (own.pop(f"{script.path}::{name}", None) for name in (canaries.passes, canaries.fails))
+            good, bad = (
+                own.pop(f"{script.path}::{name}", None)
+                for name in (canaries.passes, canaries.fails)
+            )
             if bad or good is False:
                 cause = "tampering"
         results.append(ScriptResult(script.path, any(own.values()), "", cause, own))

@@ -11,7 +11,12 @@ STATUSES = {"passed": "passed", "failed": "failed", "skipped": "skipped"}
 
 def pytest_addoption(parser: Any) -> None:
     """Adds the option."""
-    parser.addoption("--ctrf", default=None, metavar="FILE", help="write a report in the Common Test Report Format")
+    parser.addoption(
+        "--ctrf",
+        default=None,
+        metavar="FILE",
+        help="write a report in the Common Test Report Format",
+    )
 
 
 def pytest_configure(config: Any) -> None:
@@ -29,7 +34,9 @@ class Report:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Takes in one phase of a test; a failed phase counts over a passed one."""
-        test = self.tests.setdefault(report.nodeid, {"name": report.nodeid, "status": "passed", "duration": 0})
+        test = self.tests.setdefault(
+            report.nodeid, {"name": report.nodeid, "status": "passed", "duration": 0}
+        )
         test["duration"] += round(report.duration * 1000)
         if report.outcome != "passed" and test["status"] != "failed":
             test["status"] = STATUSES.get(report.outcome, "other")
@@ -38,8 +45,14 @@ class Report:
     def pytest_sessionfinish(self) -> None:
         """Writes the report."""
         tests = [*self.tests.values()]
-        counts = {status: sum(test["status"] == status for test in tests) for status in STATUSES.values()}
+        counts = {
+            status: sum(test["status"] == status for test in tests) for status in STATUSES.values()
+        }
         summary = {"tests": len(tests), **counts, "pending": 0, "other": 0}
         summary |= {"start": round(self.began * 1000), "stop": round(time.time() * 1000)}
         with open(self.path, "w", encoding="utf-8") as file:
-            json.dump({"results": {"tool": {"name": "pytest"}, "summary": summary, "tests": tests}}, file, indent=2)
+            json.dump(
+                {"results": {"tool": {"name": "pytest"}, "summary": summary, "tests": tests}},
+                file,
+                indent=2,
+            )

@@ -16,12 +16,48 @@ SITE, PYTEST = f"{HERE}/site", f"{HERE}/pytest"
 REPORTING = "/opt/koderz/reporting"
 RUNNERS = ("pytest", "py.test")
 WITH_VALUE = {
-    *("-p", "--python", "--index-url", "--default-index", "--index", "-i", "--extra-index-url", "-f", "--find-links"),
-    *("--cache-dir", "--directory", "--project", "--group", "--extra", "--target", "--config-file", "--env-file"),
+    *(
+        "-p",
+        "--python",
+        "--index-url",
+        "--default-index",
+        "--index",
+        "-i",
+        "--extra-index-url",
+        "-f",
+        "--find-links",
+    ),
+    *(
+        "--cache-dir",
+        "--directory",
+        "--project",
+        "--group",
+        "--extra",
+        "--target",
+        "--config-file",
+        "--env-file",
+    ),
 }
 OUR_OWN = {"pytest", "pytest-json-ctrf"}
-OF_CACHE = {"--lf", "--last-failed", "--ff", "--failed-first", "--nf", "--new-first", "--cache-show", "--cache-clear"}
-REFUSED = {"-r", "--requirement", "--requirements", "--with-requirements", "--with-editable", "-e", "--editable"}
+OF_CACHE = {
+    "--lf",
+    "--last-failed",
+    "--ff",
+    "--failed-first",
+    "--nf",
+    "--new-first",
+    "--cache-show",
+    "--cache-clear",
+}
+REFUSED = {
+    "-r",
+    "--requirement",
+    "--requirements",
+    "--with-requirements",
+    "--with-editable",
+    "-e",
+    "--editable",
+}
 
 
 class NotHereError(Exception):
@@ -99,7 +135,9 @@ def run(words: list[str], called: str) -> int:
         return started([sys.executable, *arguments])
     if called == "uv run":
         return started(rest)
-    raise NotHereError(f"koderz stands in for {called} of pytest and python alone, not of {program}")
+    raise NotHereError(
+        f"koderz stands in for {called} of pytest and python alone, not of {program}"
+    )
 
 
 def started(argv: list[str]) -> int:
@@ -155,8 +193,16 @@ def pytest(arguments: list[str], wanted: list[str]) -> int:
     except (ImportError, SyntaxError) as error:
         raise NotHereError(f"koderz' pytest doesn't run on this python3 ({error})") from None
     names = [re.split(r"[\s=<>~!;\[@]", each.strip(), maxsplit=1)[0] for each in wanted]
-    found = [distribution(name) for name in names] if names else [*metadata.distributions(path=[SITE])]
-    plugins = [entry.name for each in found if each for entry in each.entry_points if entry.group == "pytest11"]
+    found = (
+        [distribution(name) for name in names] if names else [*metadata.distributions(path=[SITE])]
+    )
+    plugins = [
+        entry.name
+        for each in found
+        if each
+        for entry in each.entry_points
+        if entry.group == "pytest11"
+    ]
     os.environ.update(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     sys.argv = ["pytest", *arguments]
     sys.path.remove(PYTEST)

@@ -43,7 +43,9 @@ def served(server, link):
 
     try:
         pipe = subprocess.PIPE
-        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env={**own, **server.get("env", {})})
+        process = subprocess.Popen(
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, env={**own, **server.get("env", {})}
+        )
     except OSError as error:
         overhear(f"{argv[0]}: {error.strerror}\n".encode())
     else:
@@ -73,7 +75,11 @@ def linked(about, end):
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):
         answer += link.recv(1) or sys.exit("koderz is gone")
-    return link if answer.startswith(b"HTTP/1.1 200 ") else sys.exit(f"koderz has no link to {about['name']}")
+    return (
+        link
+        if answer.startswith(b"HTTP/1.1 200 ")
+        else sys.exit(f"koderz has no link to {about['name']}")
+    )
 
 
 def send(link, piece):

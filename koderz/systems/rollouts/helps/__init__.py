@@ -31,7 +31,9 @@ _WITHOUT = {**WITHOUT, "sample": "", "detach": "", "until_decided": "", "context
 
 
 def _thing(help_text: str, metavar: str, *flags: str) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=f"{help_text} Repeatable.", rich_help_panel="What may help")
+    return typer.Option(
+        *flags, metavar=metavar, help=f"{help_text} Repeatable.", rich_help_panel="What may help"
+    )
 
 
 @run_options(
@@ -47,20 +49,33 @@ def _thing(help_text: str, metavar: str, *flags: str) -> Any:
 )
 def helps(
     front: Front,
-    skill: Annotated[list[str] | None, _thing("A skill, as it is or at a git revision.", "DIR[@REV]")] = None,
-    mcp: Annotated[list[str] | None, _thing("An MCP server: .mcp.json, a URL or a command.", "FILE|COMMAND")] = None,
+    skill: Annotated[
+        list[str] | None, _thing("A skill, as it is or at a git revision.", "DIR[@REV]")
+    ] = None,
+    mcp: Annotated[
+        list[str] | None, _thing("An MCP server: .mcp.json, a URL or a command.", "FILE|COMMAND")
+    ] = None,
     context_file: Annotated[
         list[str] | None, _thing("A context file, such as AGENTS.md.", "FILE[@REV]", "--context")
     ] = None,
-    memory: Annotated[list[str] | None, _thing("A memory: a file or folder.", "STORE[@REV]")] = None,
-    system_prompt: Annotated[list[str] | None, _thing("Added to the system prompt.", "FILE[@REV]")] = None,
+    memory: Annotated[
+        list[str] | None, _thing("A memory: a file or folder.", "STORE[@REV]")
+    ] = None,
+    system_prompt: Annotated[
+        list[str] | None, _thing("Added to the system prompt.", "FILE[@REV]")
+    ] = None,
     together: Annotated[bool, own("One arm of all that is named.", None, "--together")] = False,
-    each_without: Annotated[bool, own("All that is named against all but one of it.", None, "--each-without")] = False,
+    each_without: Annotated[
+        bool, own("All that is named against all but one of it.", None, "--each-without")
+    ] = False,
     also: Annotated[
-        Path | None, own("Tasks that have nothing to do with it, to see whether it harms there.", "DATASET")
+        Path | None,
+        own("Tasks that have nothing to do with it, to see whether it harms there.", "DATASET"),
     ] = None,
     agent: Annotated[str, own("The agent.", "NAME")] = "koderz",
-    rollouts: Annotated[int | None, own("Rollouts of each task in each arm.", "N", min=1, max=1000)] = None,
+    rollouts: Annotated[
+        int | None, own("Rollouts of each task in each arm.", "N", min=1, max=1000)
+    ] = None,
     data: Data = DATA,
 ) -> None:
     """Tell whether a skill, server, context file or memory helps an agent.
@@ -78,7 +93,13 @@ def helps(
     from koderz.systems.rollouts.helps.arms import SKILL, arms_of, given_by, write_tasks
     from koderz.systems.rollouts.tasks.formats import loading_once
 
-    options = {"skills": skill, "mcp": mcp, "context": context_file, "memory": memory, "system_prompt": system_prompt}
+    options = {
+        "skills": skill,
+        "mcp": mcp,
+        "context": context_file,
+        "memory": memory,
+        "system_prompt": system_prompt,
+    }
     named = {key: texts for key, texts in options.items() if texts}
     with ExitStack() as stack:
         if front.dry_run:  # which leaves nothing behind
@@ -86,12 +107,19 @@ def helps(
         stack.enter_context(loading_once())
         values = dict(front.values)
         if "dataset" not in values:
-            values = {"local_model": "simulated", **values, "dataset": write_tasks(data / "helps" / "parcels")}
+            values = {
+                "local_model": "simulated",
+                **values,
+                "dataset": write_tasks(data / "helps" / "parcels"),
+            }
             named = named or {"skills": [str(SKILL)]}
         front = replace(front, values=values)
         arms = arms_of(given_by(named), together=together, each_without=each_without)
         asked = partial(_asked, front, arms, agent=agent, rollouts=rollouts, data=data)
-        questions = [asked("helps", values["dataset"]), *([asked("elsewhere", also)] if also else [])]
+        questions = [
+            asked("helps", values["dataset"]),
+            *([asked("elsewhere", also)] if also else []),
+        ]
         for each in questions:
             stack.callback(each.place.release)
         if front.dry_run:
@@ -120,18 +148,31 @@ class ArmsScreen(SessionScreen):
         from koderz.runs.prepare import prepare
 
         trust, scope, matrix = front.trust_config, front.scope, self.place.matrix
-        return await prepare(front.settings, None, trust_config=trust, matrix=matrix, observer=self, scope=scope)
+        return await prepare(
+            front.settings, None, trust_config=trust, matrix=matrix, observer=self, scope=scope
+        )
 
     def tell(self, session: SessionResult) -> None:
         """Prints the verdict on each arm, or with --json all that it rests on."""
         if not self._shown.json:
             self.results(session)
             return
-        told = {name: getattr(session.summary, name) for name in ("run_id", "status", "simulated", "paid")}
+        told = {
+            name: getattr(session.summary, name)
+            for name in ("run_id", "status", "simulated", "paid")
+        }
         verdicts = [verdict.document for verdict in self._verdicts(session)]
         summary = session.summary_path and str(session.summary_path)
         power = self.power._asdict()
-        print_json({"question": self.name, **told, "power": power, "verdicts": verdicts, "summary": summary})
+        print_json(
+            {
+                "question": self.name,
+                **told,
+                "power": power,
+                "verdicts": verdicts,
+                "summary": summary,
+            }
+        )
 
     def _verdicts(self, session: SessionResult) -> Sequence[Verdict]:
         from koderz.systems.rollouts.helps.verdict import verdicts_of
@@ -142,14 +183,23 @@ class ArmsScreen(SessionScreen):
         say_all((*session.summary.cautions, "") if session.summary.cautions else ())
         say_all(["ELSEWHERE"] if self.name == "elsewhere" else ())
         verdicts = self._verdicts(session)
-        say_all([] if verdicts else [f"Nothing is decided yet: the run is {session.summary.status}"])
+        say_all(
+            [] if verdicts else [f"Nothing is decided yet: the run is {session.summary.status}"]
+        )
         for number, verdict in enumerate(verdicts):
             say_all([*([""] if number else []), *verdict.lines()])
         say_all(saved_lines(session))
 
 
 def _asked(
-    front: Front, arms: Arms, name: str, dataset: Path, *, agent: str, rollouts: int | None, data: Path
+    front: Front,
+    arms: Arms,
+    name: str,
+    dataset: Path,
+    *,
+    agent: str,
+    rollouts: int | None,
+    data: Path,
 ) -> ArmsScreen:
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
     import asyncio
@@ -165,11 +215,21 @@ def _asked(
             f"koderz rollouts run {dataset} --until-decided"
         )
     found = str(dataset.absolute()) if dataset.exists() else str(dataset)
-    registry = usual_settings(front.values, trust_config=front.trust_config).of(RolloutsOptions).registry
+    registry = (
+        usual_settings(front.values, trust_config=front.trust_config).of(RolloutsOptions).registry
+    )
     config = write_config(data.absolute() / "helps", name, arms, found, registry, agent)
-    values = {key: value for key, value in front.values.items() if key not in ("dataset", "registry")}
+    values = {
+        key: value for key, value in front.values.items() if key not in ("dataset", "registry")
+    }
     front, place = stated(
-        replace(front, values=values), config, agent=agent, rollouts=rollouts, parallel=_AT_ONCE, data=data, is_own=True
+        replace(front, values=values),
+        config,
+        agent=agent,
+        rollouts=rollouts,
+        parallel=_AT_ONCE,
+        data=data,
+        is_own=True,
     )
     question = ArmsScreen(name, front, [*arms], place)
     question.plan = asyncio.run(question.planned(front))
@@ -187,7 +247,13 @@ def _show(questions: Sequence[ArmsScreen], *, json: bool) -> None:
         if json:
             print_json({"question": each.name, **forecast.document, "power": each.power._asdict()})
         else:
-            say_all([*(["", "ELSEWHERE"] if number else ()), *forecast.lines(), f"Power: {each.power.line}"])
+            say_all(
+                [
+                    *(["", "ELSEWHERE"] if number else ()),
+                    *forecast.lines(),
+                    f"Power: {each.power.line}",
+                ]
+            )
 
 
 async def _sessions(questions: Sequence[ArmsScreen]) -> AsyncIterator[SessionResult]:
@@ -207,18 +273,25 @@ async def _sessions(questions: Sequence[ArmsScreen]) -> AsyncIterator[SessionRes
     cap = questions[0].plan.settings.max_cost
     for number, each in enumerate(questions, 1):
         plan = each.plan
-        changeable = {name for name, field in fields_in(plan.settings).items() if field.about.changeable}
+        changeable = {
+            name for name, field in fields_in(plan.settings).items() if field.about.changeable
+        }
         if before := last_of(plan, changeable):
-            changes = {name: value for name, value in each.front.values.items() if name in changeable}
+            changes = {
+                name: value for name, value in each.front.values.items() if name in changeable
+            }
             changes, results = {**changes, "max_cost": cap}, before.parent
-            session = await resume_run(before.name, ResumeOptions(), results=results, changes=changes, observer=each)
+            session = await resume_run(
+                before.name, ResumeOptions(), results=results, changes=changes, observer=each
+            )
         else:
             if plan.settings.max_cost != cap:
                 front = replace(each.front, values={**each.front.values, "max_cost": cap})
                 plan = await each.planned(front)
             session = await begin(each.place.documented(plan), each)
         cap = None if cap is None else max(0.0, cap - session.summary.paid.get("total", 0.0))
-        is_last = session.ended.ends_all or session.ended.status == "stopped"  # by the user, or at the cap
+        # by the user, or at the cap
+        is_last = session.ended.ends_all or session.ended.status == "stopped"
         left = len(questions) - number if is_last else 0
         yield session._replace(unbegun=left)
         if left:

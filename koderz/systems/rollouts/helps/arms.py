@@ -47,7 +47,9 @@ def given_by(values: Mapping[str, Sequence[str]]) -> list[Given]:
         for text in texts:
             whole = "+".join(each.name for each in read_additions(KINDS[key], text, Path.cwd()))
             name = "".join(each if each.isprintable() else "?" for each in whole)[:_LONGEST]
-            given = Given(key, _absolute(key, text), f"{name} #{len(found) + 1}" if name in found else name)
+            given = Given(
+                key, _absolute(key, text), f"{name} #{len(found) + 1}" if name in found else name
+            )
             if given[:2] in [each[:2] for each in found.values()]:
                 raise KoderzError(f"{text} is given twice")
             found[given.name] = given
@@ -61,18 +63,31 @@ def arms_of(given: Sequence[Given], *, together: bool = False, each_without: boo
     compared with the first of them. Raises KoderzError if there is nothing to compare.
     """
     if not given:
-        raise KoderzError("say what may help: --skill DIR, --mcp FILE|COMMAND, --context FILE, --memory STORE or more")
+        raise KoderzError(
+            "say what may help: --skill DIR, --mcp FILE|COMMAND, --context FILE, --memory STORE or more"
+        )
     if each_without:
         if together or len(given) < 2:
-            raise KoderzError("--each-without takes two things or more, and goes without --together")
-        return {"with all": given, **{f"without {out.name}": [each for each in given if each != out] for out in given}}
+            raise KoderzError(
+                "--each-without takes two things or more, and goes without --together"
+            )
+        return {
+            "with all": given,
+            **{f"without {out.name}": [each for each in given if each != out] for out in given},
+        }
     if together:
         return {"plain": (), "with all": given}
     alone = {f"with {each.name}": [each] for each in given}
-    return alone if len(given) > 1 and len({each.thing for each in given}) == 1 else {"plain": (), **alone}
+    return (
+        alone
+        if len(given) > 1 and len({each.thing for each in given}) == 1
+        else {"plain": (), **alone}
+    )
 
 
-def write_config(folder: Path, name: str, arms: Arms, dataset: str, registry: str | None, agent: str) -> Path:
+def write_config(
+    folder: Path, name: str, arms: Arms, dataset: str, registry: str | None, agent: str
+) -> Path:
     """Writes the configuration of these arms on a dataset, and returns its file.
 
     The file's name has the digest of what is in it, so that a run which is resumed finds what it began with. Raises
@@ -102,7 +117,10 @@ def _absolute(key: str, said: str) -> str:
     if "://" in said or Path(said).exists():
         return said if "://" in said else str(Path(said).absolute())
     if key == "mcp":
-        return shlex.join(str(Path(word).absolute()) if Path(word).is_file() else word for word in shlex.split(said))
+        return shlex.join(
+            str(Path(word).absolute()) if Path(word).is_file() else word
+            for word in shlex.split(said)
+        )
     place, at, revision = said.rpartition("@")
     return f"{Path(place).absolute()}{at}{revision}"
 
@@ -136,7 +154,9 @@ def write_tasks(folder: Path) -> Path:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(content)
     except OSError as error:
-        raise StorageError(f"the embedded tasks can't be written below {folder} ({error.strerror})") from None
+        raise StorageError(
+            f"the embedded tasks can't be written below {folder} ({error.strerror})"
+        ) from None
     return folder
 
 
@@ -144,9 +164,19 @@ def _task(number: int) -> Mapping[str, str]:
     depot = _DEPOTS[number % len(_DEPOTS)]
     parcels = [_NAMES[(number + place) % len(_NAMES)] * (1 + number % 3) for place in range(3)]
     # In odd depots blanks are no characters, which neither the skill nor anybody else says.
-    codes = [f"{len(each)}{each.upper()}" if depot == "old" else f"{each.upper()}-{len(each)}" for each in parcels]
+    codes = [
+        f"{len(each)}{each.upper()}" if depot == "old" else f"{each.upper()}-{len(each)}"
+        for each in parcels
+    ]
     if depot == "odd":
-        parcels, codes = [f"{each} " for each in parcels], [code.replace("-", " -") for code in codes]
-    rule = f"\n```sh\nawk '{{ print {_RULES[depot]} }}' parcels.txt > codes.txt\n```\n" if depot in _RULES else ""
+        parcels, codes = (
+            [f"{each} " for each in parcels],
+            [code.replace("-", " -") for code in codes],
+        )
+    rule = (
+        f"\n```sh\nawk '{{ print {_RULES[depot]} }}' parcels.txt > codes.txt\n```\n"
+        if depot in _RULES
+        else ""
+    )
     name = f"depot-{number + 1:03}"
     return {"name": name, "parcels": "\n".join(parcels), "codes": "\n".join(codes), "rule": rule}

@@ -75,7 +75,8 @@ class Verdict:
     decision: Told
     gained: Sequence[str]  # tasks that B passes oftener
     lost: Sequence[str]  # tasks that A passes oftener
-    bounds: Interval | None  # of the difference, with missing rollouts at their worst and best; None: none is missing
+    # of the difference, with missing rollouts at their worst and best; None: none is missing
+    bounds: Interval | None
     rollouts: int  # of both arms, up to the decision
     planned_rollouts: int
 
@@ -102,14 +103,24 @@ class Verdict:
 
     def lines(self) -> Iterator[str]:
         """The verdict in sentences."""
-        decision, after = self.decision, f"after {self.rollouts:,} of {self.planned_rollouts:,} rollouts"
+        decision, after = (
+            self.decision,
+            f"after {self.rollouts:,} of {self.planned_rollouts:,} rollouts",
+        )
         if self.interval is None:
             yield f"{_WORDS['open']}: no task was judged in both arms {after}."
             return
         unit = "points" if decision["measure"] == PASSES else f"of {decision['measure']}"
         sure = f"{100 * (1 - decision['alpha']):.4g} %, valid at any stop, {'{:.1f} to {:.1f}'.format(*self.interval)}"
-        b, a = (f"({each.label}) passes {each.passed:,} of {each.rollouts:,}" for each in (self.b, self.a))
-        ended = f"Stopped {after}{_WHY[decision['outcome']]}" if decision["outcome"] in _WHY else f"Decided {after}"
+        b, a = (
+            f"({each.label}) passes {each.passed:,} of {each.rollouts:,}"
+            for each in (self.b, self.a)
+        )
+        ended = (
+            f"Stopped {after}{_WHY[decision['outcome']]}"
+            if decision["outcome"] in _WHY
+            else f"Decided {after}"
+        )
         yield f"{_WORDS[self.outcome]}: B {b}, A {a}: {decision['difference']:+.1f} {unit} ({sure}). {ended}."
         if self.bounds:
             yield (
@@ -118,9 +129,15 @@ class Verdict:
                 "The interval holds whatever they would have been."
             )
         yield from (*self.b.told_use("B"), *self.a.told_use("A"))
-        told = [f"{counted(len(each), 'task')}: {named_tasks(each)}" for each in (self.gained, self.lost)]
+        told = [
+            f"{counted(len(each), 'task')}: {named_tasks(each)}"
+            for each in (self.gained, self.lost)
+        ]
         yield f"Gained {told[0] if self.gained else 'none'}. Lost {told[1] if self.lost else 'none'}."
-        more = {name: getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")}
+        more = {
+            name: getattr(self.b, name) - getattr(self.a, name)
+            for name in ("seconds", "turns", "tokens")
+        }
         price = "unknown, since a price is"
         if self.a.cost is not None and self.b.cost is not None:
             cost = self.b.cost - self.a.cost
@@ -139,8 +156,14 @@ def _verdict(summary: Summary, decision: Told, labels: Mapping[str, str]) -> Ver
     about, names = summary.until_decided, (decision["a"], decision["b"])
     assert about, "only runs that stop once they are decided come to a decision"
     results = [by_task(summary.arms[name].results, lambda result: result) for name in names]
-    faults = [Counter(str(each["problem_id"]) for each in missing_of(summary.faults, name)) for name in names]
-    samples = [about.samples.get(name, {}) if about.samples else dict.fromkeys(about.order, 1) for name in names]
+    faults = [
+        Counter(str(each["problem_id"]) for each in missing_of(summary.faults, name))
+        for name in names
+    ]
+    samples = [
+        about.samples.get(name, {}) if about.samples else dict.fromkeys(about.order, 1)
+        for name in names
+    ]
     planned = {task: [own.get(task, 0) for own in samples] for task in about.order}
     planned = {task: wanted for task, wanted in planned.items() if all(wanted)}
     whole, missing, ends = list[str](), [0, 0], dict[str, Interval]()
@@ -149,7 +172,9 @@ def _verdict(summary: Summary, decision: Told, labels: Mapping[str, str]) -> Ver
         if any(count > own[task] for count, own in zip(gone, faults, strict=True)):
             continue  # a rollout may yet end
         # Beyond the last task that was counted, a fault kept its place only where the run had no task left.
-        if len(whole) == decision["tasks"] and (not any(gone) or decision["outcome"] not in ("tasks", "money")):
+        if len(whole) == decision["tasks"] and (
+            not any(gone) or decision["outcome"] not in ("tasks", "money")
+        ):
             break
         whole += [task] * (not any(gone))
         passed = [sum(each.success for each in own.get(task, ())) for own in results]
@@ -167,7 +192,10 @@ def _verdict(summary: Summary, decision: Told, labels: Mapping[str, str]) -> Ver
         decision,
         sorted(task for task in whole if means[1][task] > means[0][task]),
         sorted(task for task in whole if means[1][task] < means[0][task]),
-        (100 * fmean(low for low, _ in ends.values()), 100 * fmean(high for _, high in ends.values()))
+        (
+            100 * fmean(low for low, _ in ends.values()),
+            100 * fmean(high for _, high in ends.values()),
+        )
         if any(missing)
         else None,
         sum(sum(planned[task]) for task in ends),
@@ -191,7 +219,8 @@ def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
         turns=average(lambda each: each.calls),
         tokens=average(lambda each: each.tokens_in + each.tokens_out),
         used={
-            name: sum(use.get(name, False) for use in uses) for name in dict.fromkeys(n for use in uses for n in use)
+            name: sum(use.get(name, False) for use in uses)
+            for name in dict.fromkeys(n for use in uses for n in use)
         },
         used_any=sum(any(use.values()) for use in uses),
     )
@@ -200,7 +229,8 @@ def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
 WANTED = 15  # points that a comparison is expected to show
 _CHANCE = 0.8
 _USUAL_SPREAD, _LEAST_SPREAD = 0.25, 0.02  # of rollouts of agents that differ in nothing
-_FEWEST = 8  # tasks with several rollouts on record, for their spread to be taken for that of the plan
+# tasks with several rollouts on record, for their spread to be taken for that of the plan
+_FEWEST = 8
 _MOST_RUNS = 20  # that are read
 _NEVER = 20_000  # tasks
 
@@ -240,14 +270,19 @@ def power_of(plan: Plan) -> Power:
     """
     about = plan.record.until_decided
     assert about, "asked only of plans that stop once they are decided"
-    tasks, alpha = len(members(about.order, clusters_in(plan.record))), about.alpha / (len(plan.arms) - 1)
+    tasks, alpha = (
+        len(members(about.order, clusters_in(plan.record))),
+        about.alpha / (len(plan.arms) - 1),
+    )
     spread, basis = _USUAL_SPREAD, "as is usual, since too few are on record here"
     if len(known := [*_spreads_on_record(plan)]) >= _FEWEST:
         spread, basis = max(_LEAST_SPREAD, fmean(known)), f"as on {len(known)} tasks on record"
 
     def needed(points: int, most: int) -> int | None:
         # Arms part on at least as many tasks as they differ by.
-        return tasks_needed(max(spread, points / 100), points / 100, alpha, chances=(_CHANCE,), most=most)[0]
+        return tasks_needed(
+            max(spread, points / 100), points / 100, alpha, chances=(_CHANCE,), most=most
+        )[0]
 
     every = range(1, 100)
     least = bisect_left(every, True, key=lambda points: needed(points, tasks) is not None)
@@ -257,8 +292,13 @@ def power_of(plan: Plan) -> Power:
 
 def _spreads_on_record(plan: Plan) -> Iterator[float]:
     """For each task with several rollouts of one arm by the same agent and model, the share of pairs that differ."""
-    agents, tasks = {(arm.solver.name, arm.model) for arm in plan.arms}, {task.id for task in plan.tasks}
-    rows = [row for row in load_catalogue(plan.settings.results).rows if row.mode == plan.record.mode]
+    agents, tasks = (
+        {(arm.solver.name, arm.model) for arm in plan.arms},
+        {task.id for task in plan.tasks},
+    )
+    rows = [
+        row for row in load_catalogue(plan.settings.results).rows if row.mode == plan.record.mode
+    ]
     for row in rows[:_MOST_RUNS]:
         with suppress(KoderzError):  # `koderz list` says what is wrong with a run
             for arm in load_run(plan.settings.results / row.run_id).arms.values():

@@ -77,17 +77,26 @@ def find_rollouts(data: Path, name: str, stamp: str | None = None) -> Benchmark:
     if (Path(name) / "manifest.json").is_file():
         return _read(Path(name))
     place = data / "rollouts" / name
-    stamps = sorted(folder.name for folder in place.glob("*/") if _is_rollout(folder)) if {*name} - {*"./"} else []
+    stamps = (
+        sorted(folder.name for folder in place.glob("*/") if _is_rollout(folder))
+        if {*name} - {*"./"}
+        else []
+    )
     if not stamps:
         names = sorted(
-            folder.name for folder in (data / "rollouts").glob("*/") if any(map(_is_rollout, folder.glob("*/")))
+            folder.name
+            for folder in (data / "rollouts").glob("*/")
+            if any(map(_is_rollout, folder.glob("*/")))
         )
         raise KoderzError(
-            f"there are no rollouts {name} in {data}" + (f"; there are {', '.join(names)}" if names else "")
+            f"there are no rollouts {name} in {data}"
+            + (f"; there are {', '.join(names)}" if names else "")
         )
     chosen = [each for each in stamps if each.startswith(stamp or "")]
     if not chosen:
-        raise KoderzError(f"{name} has no rollouts {stamp}; the newest are {', '.join(stamps[:-4:-1])}")
+        raise KoderzError(
+            f"{name} has no rollouts {stamp}; the newest are {', '.join(stamps[:-4:-1])}"
+        )
     return _read(place / chosen[-1])
 
 
@@ -95,11 +104,24 @@ def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Ro
     """The row of a rollout in the manifest, with its evaluation if it has one."""
     arm = str(entry.get("arm") or "")
     if evaluation is None:
-        return RolloutRow(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0, arm)
+        return RolloutRow(
+            entry.get("task_id") or Path(entry["task_dir"]).name,
+            entry["run_id"],
+            None,
+            None,
+            0,
+            0,
+            arm,
+        )
     agent, lm = evaluation.get("agent_metrics") or {}, evaluation.get("lm_evaluation") or {}
     numbers = int(agent.get("tokens_total") or 0), int(agent.get("tool_calls_total") or 0)
     return RolloutRow(
-        evaluation["task_id"], entry["run_id"], evaluation["total_score"], lm.get("weighted_score"), *numbers, arm
+        evaluation["task_id"],
+        entry["run_id"],
+        evaluation["total_score"],
+        lm.get("weighted_score"),
+        *numbers,
+        arm,
     )
 
 
@@ -186,14 +208,20 @@ def _share(value: float | None) -> str:
 
 def _is_rollout(folder: Path, begins: str = "") -> bool:
     name = folder.name
-    return bool(_STAMP.fullmatch(name)) and name.startswith(begins) and (folder / "manifest.json").is_file()
+    return (
+        bool(_STAMP.fullmatch(name))
+        and name.startswith(begins)
+        and (folder / "manifest.json").is_file()
+    )
 
 
 def _read(folder: Path) -> Benchmark:
     try:
         with open_own(folder / "manifest.json", 2) as file:
             manifest = json.loads(file.read())
-        found = (_evaluation(folder, entry) for entry in manifest["results"] if not entry.get("canary"))
+        found = (
+            _evaluation(folder, entry) for entry in manifest["results"] if not entry.get("canary")
+        )
         results = [each for each in found if each is not None]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise KoderzError(f"the files of the rollouts {folder} can't be read: {error}") from None
@@ -204,7 +232,10 @@ def _evaluation(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any] | None
     """The evaluation of a rollout, from beside the manifest or, if OneShot wrote it, from its own folder."""
     if entry.get("fault") is not None:
         return None
-    places = (folder / "task_results" / f"{entry['run_id']}.json", Path(entry["run_dir"], "evaluation_results.json"))
+    places = (
+        folder / "task_results" / f"{entry['run_id']}.json",
+        Path(entry["run_dir"], "evaluation_results.json"),
+    )
     for path in filter(Path.is_file, places):
         try:
             found = json.loads(path.read_bytes())

@@ -61,14 +61,19 @@ def harbor(stories: Stories, folder: Path) -> None:
 
 def trial_name(story: Story) -> str:
     """The name of an experiment's folder among Harbor's trials."""
-    return re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
+    return (
+        re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
+    )
 
 
 def _task_folders(plan: Plan) -> dict[str, str]:
     """The folders of the tasks of a run, by experiment; empty if the run has no files of rollouts."""
     if DOCUMENT not in plan.basis.documents:
         return {}
-    return {name: entry.task_dir for name, entry in plan.document(DOCUMENT, RolloutsDocument).runs.items()}
+    return {
+        name: entry.task_dir
+        for name, entry in plan.document(DOCUMENT, RolloutsDocument).runs.items()
+    }
 
 
 def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
@@ -98,18 +103,31 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
         },
         "verifier_result": None,
         "exception_info": None,
-        "started_at": moment(min([ended.time, *(record.time for record in (*story.calls, *story.attempts))])),
+        "started_at": moment(
+            min([ended.time, *(record.time for record in (*story.calls, *story.attempts))])
+        ),
         "finished_at": moment(ended.time),
     }
     if isinstance(ended, Fault):
-        told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
-        return trial | {"exception_info": {**told, "occurred_at": moment(ended.time), "cause": ended.cause}}
+        told = {
+            "exception_type": "Fault",
+            "exception_message": ended.reason,
+            "exception_traceback": "",
+        }
+        return trial | {
+            "exception_info": {**told, "occurred_at": moment(ended.time), "cause": ended.cause}
+        }
     found = evaluation_of(story)
-    rewards = found.get("rewards") or {"reward": float(ended.success) if ended.score is None else ended.score}
+    rewards = found.get("rewards") or {
+        "reward": float(ended.success) if ended.score is None else ended.score
+    }
     trial |= {"verifier_result": {"rewards": rewards}}
     if steps := found.get("steps"):
         trial["step_results"] = [
-            {"step_name": step["name"], "verifier_result": {"rewards": step["rewards"]} if step["rewards"] else None}
+            {
+                "step_name": step["name"],
+                "verifier_result": {"rewards": step["rewards"]} if step["rewards"] else None,
+            }
             for step in steps
         ]
     elif mode := found.get("verifier_environment_mode"):
@@ -145,7 +163,8 @@ def atif(stories: Stories, folder: Path) -> None:
         path = folder / trial_name(story) / "agent/trajectory.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(_trajectory(plan, story), ensure_ascii=False, indent=2)
-        write_whole(path, [text.encode("utf-8", "replace"), b"\n"], durable=False)  # of lone surrogates
+        # of lone surrogates
+        write_whole(path, [text.encode("utf-8", "replace"), b"\n"], durable=False)
         written += 1
     if not written:
         raise KoderzError("no call to a model is on record, so there is no trajectory to write")
@@ -153,9 +172,16 @@ def atif(stories: Stories, folder: Path) -> None:
 
 def _trajectory(plan: Plan, story: Story) -> dict[str, Any]:
     steps, ended, calls = _steps(story), story.outcome, story.calls
-    tools = next((m["content"] for call in calls for m in call.messages if m["role"] == "tools"), None)
+    tools = next(
+        (m["content"] for call in calls for m in call.messages if m["role"] == "tools"), None
+    )
     offered = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    told = {"task": story.problem_id, "arm": story.arm, "sample": story.sample, "experiment_id": story.experiment_id}
+    told = {
+        "task": story.problem_id,
+        "arm": story.arm,
+        "sample": story.sample,
+        "experiment_id": story.experiment_id,
+    }
     if isinstance(ended, Experiment):
         told |= {"verdict": ended.verdict, "success": ended.success}
         told |= {} if ended.score is None else {"score": ended.score}
@@ -175,7 +201,11 @@ def _trajectory(plan: Plan, story: Story) -> dict[str, Any]:
         "final_metrics": {
             "total_prompt_tokens": sum(call.tokens_in for call in calls),
             "total_completion_tokens": sum(call.tokens_out for call in calls),
-            **({"total_cost_usd": sum(call.cost for call in calls)} if all(c.cost_known for c in calls) else {}),
+            **(
+                {"total_cost_usd": sum(call.cost for call in calls)}
+                if all(c.cost_known for c in calls)
+                else {}
+            ),
             "total_steps": len(steps),
         },
         "extra": told,
@@ -197,7 +227,9 @@ def _steps(story: Story) -> list[dict[str, Any]]:
                 caller.setdefault("observation", {"results": []})["results"].append(result)
                 continue
             source = _SOURCES.get(message["role"], "user")
-            steps.append({"step_id": len(steps) + 1, "source": source, "message": message["content"]})
+            steps.append(
+                {"step_id": len(steps) + 1, "source": source, "message": message["content"]}
+            )
             if source == "agent":
                 steps[-1] |= _of_agent(message)
                 callers |= {call["id"]: steps[-1] for call in message["tool_calls"] if call["id"]}
@@ -206,10 +238,16 @@ def _steps(story: Story) -> list[dict[str, Any]]:
 
 def _of_agent(message: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an agent's step alone: thoughts, calls of tools and, of a recorded reply, tokens and costs."""
-    found: dict[str, Any] = {"reasoning_content": message["reasoning"]} if message["reasoning"] else {}
+    found: dict[str, Any] = (
+        {"reasoning_content": message["reasoning"]} if message["reasoning"] else {}
+    )
     if message["tool_calls"]:
         found["tool_calls"] = [
-            {"tool_call_id": call["id"], "function_name": call["name"], "arguments": call["arguments"]}
+            {
+                "tool_call_id": call["id"],
+                "function_name": call["name"],
+                "arguments": call["arguments"],
+            }
             for call in message["tool_calls"]
         ]
     call: Call | None = message.get("call")
@@ -239,36 +277,72 @@ def skill_creator(stories: Stories, folder: Path) -> None:
     """
     every = [(plan, story) for plan, story in stories if story.problem_id not in plan.apart]
     plans = list({plan.run_id: plan for plan, _ in every}.values())
-    tasks, names = list(dict.fromkeys(story.problem_id for _, story in every)), _configurations(plans)
+    tasks, names = (
+        list(dict.fromkeys(story.problem_id for _, story in every)),
+        _configurations(plans),
+    )
     lasts = [task.rpartition("/")[2] for task in tasks]  # the viewer sorts by numbers
-    own = len({*lasts}) == len(lasts) and all(re.fullmatch(r"0|[1-9]\d{0,8}", last, re.ASCII) for last in lasts)
-    ids = {task: int(last) if own else number for number, (task, last) in enumerate(zip(tasks, lasts, strict=True), 1)}
+    own = len({*lasts}) == len(lasts) and all(
+        re.fullmatch(r"0|[1-9]\d{0,8}", last, re.ASCII) for last in lasts
+    )
+    ids = {
+        task: int(last) if own else number
+        for number, (task, last) in enumerate(zip(tasks, lasts, strict=True), 1)
+    }
     runs: list[dict[str, Any]] = []
     for name in dict.fromkeys(names.values()):
         numbers = Counter[str]()
         for _, story in every:
             if names[story.arm] == name and isinstance(story.outcome, Experiment):
                 numbers[story.problem_id] += 1
-                about = {"eval_id": ids[story.problem_id], "eval_name": story.problem_id, "configuration": name}
-                runs.append({**about, "run_number": numbers[story.problem_id], **_judged(story, story.outcome)})
+                about = {
+                    "eval_id": ids[story.problem_id],
+                    "eval_name": story.problem_id,
+                    "configuration": name,
+                }
+                runs.append(
+                    {
+                        **about,
+                        "run_number": numbers[story.problem_id],
+                        **_judged(story, story.outcome),
+                    }
+                )
                 _write_run(folder, story, runs[-1])
     judges = {plan.arm(story.arm).models.get(JUDGE, "") for plan, story in every} - {""}
     faults = sum(not isinstance(story.outcome, Experiment) for _, story in every)
-    notes = [f"koderz compare {plan.run_id} has the difference with its interval." for plan in plans]
-    notes += [f"Expectations were judged by {judge}, not corrected for its errors." for judge in sorted(judges)]
-    notes += [f"{faults} of {len(every)} runs ended in a fault, and are in no figure here."] if faults else []
-    notes += ["SIMULATED MODEL: nothing here is of a real one."] if any(plan.simulated for plan in plans) else []
+    notes = [
+        f"koderz compare {plan.run_id} has the difference with its interval." for plan in plans
+    ]
+    notes += [
+        f"Expectations were judged by {judge}, not corrected for its errors."
+        for judge in sorted(judges)
+    ]
+    notes += (
+        [f"{faults} of {len(every)} runs ended in a fault, and are in no figure here."]
+        if faults
+        else []
+    )
+    notes += (
+        ["SIMULATED MODEL: nothing here is of a real one."]
+        if any(plan.simulated for plan in plans)
+        else []
+    )
     metadata = {
         "skill_name": next((task.rpartition("/")[0] for task in tasks if "/" in task), ""),
         "skill_path": "",
-        "executor_model": ", ".join(dict.fromkeys(plan.model_of(story.arm) for plan, story in every)),
+        "executor_model": ", ".join(
+            dict.fromkeys(plan.model_of(story.arm) for plan, story in every)
+        ),
         "analyzer_model": ", ".join(sorted(judges)),
         "timestamp": max((moment(story.outcome.time) for _, story in every), default=""),
         "evals_run": sorted(ids.values()),
         "runs_per_configuration": max((run["run_number"] for run in runs), default=0),
     }
     summary = _summary(runs, list(dict.fromkeys(names.values())))
-    _write(folder / "benchmark.json", {"metadata": metadata, "runs": runs, "run_summary": summary, "notes": notes})
+    _write(
+        folder / "benchmark.json",
+        {"metadata": metadata, "runs": runs, "run_summary": summary, "notes": notes},
+    )
 
 
 def _configurations(plans: Sequence[Plan]) -> dict[str, str]:
@@ -277,14 +351,24 @@ def _configurations(plans: Sequence[Plan]) -> dict[str, str]:
     for plan in plans:
         added = (plan.details.get("suite") or {}).get("additions") or {}
         for arm in plan.arms:
-            kinds[arm.name] = [each["kind"] for each in added.get((arm.settings or {}).get("arm") or "", ())]
-    plain, others = [name for name in kinds if not kinds[name]], [name for name in kinds if kinds[name]]
+            kinds[arm.name] = [
+                each["kind"] for each in added.get((arm.settings or {}).get("arm") or "", ())
+            ]
+    plain, others = (
+        [name for name in kinds if not kinds[name]],
+        [name for name in kinds if kinds[name]],
+    )
     if len(plain) <= 1 and len(others) == 1 and {*kinds[others[0]]} == {"skill"}:
         return {others[0]: "with_skill", **dict.fromkeys(plain, "without_skill")}
-    slugs = {name: re.sub(r"\W+", "_", name).strip("_").lower()[:60] for name in (*others[:1], *plain, *others[1:])}
+    slugs = {
+        name: re.sub(r"\W+", "_", name).strip("_").lower()[:60]
+        for name in (*others[:1], *plain, *others[1:])
+    }
     counts = Counter(slugs.values())
     numbered = enumerate(slugs.items(), 1)
-    return {name: slug if counts[slug] == 1 else f"{slug}_{number}" for number, (name, slug) in numbered}
+    return {
+        name: slug if counts[slug] == 1 else f"{slug}_{number}" for number, (name, slug) in numbered
+    }
 
 
 def _judged(story: Story, ended: Experiment) -> dict[str, Any]:
@@ -296,10 +380,20 @@ def _judged(story: Story, ended: Experiment) -> dict[str, Any]:
         if "expectation" in each and each["score"] is not None
     ]
     for path, result in (found.get("test_results") or {}).items():
-        expected.append({"text": f"{path} passes", "passed": result["success"], "evidence": "a hidden test of koderz"})
+        expected.append(
+            {
+                "text": f"{path} passes",
+                "passed": result["success"],
+                "evidence": "a hidden test of koderz",
+            }
+        )
     holds = [each["passed"] for each in expected] or [ended.success]
     own = [call for call in story.calls if call.role != JUDGE]
-    times = [float(each["elapsed"]) for each in story.made.values() if isinstance(each, dict) and "elapsed" in each]
+    times = [
+        float(each["elapsed"])
+        for each in story.made.values()
+        if isinstance(each, dict) and "elapsed" in each
+    ]
     result = {
         "pass_rate": sum(holds) / len(holds),
         "passed": sum(holds),
@@ -315,22 +409,40 @@ def _judged(story: Story, ended: Experiment) -> dict[str, Any]:
 
 def _write_run(folder: Path, story: Story, run: Mapping[str, Any]) -> None:
     place, result, expected = folder / f"eval-{run['eval_id']}", run["result"], run["expectations"]
-    about = {"eval_id": run["eval_id"], "prompt": evaluation_of(story).get("prompt", story.problem_id)}
-    _write(place / "eval_metadata.json", {**about, "assertions": [each["text"] for each in expected]})
+    about = {
+        "eval_id": run["eval_id"],
+        "prompt": evaluation_of(story).get("prompt", story.problem_id),
+    }
+    _write(
+        place / "eval_metadata.json", {**about, "assertions": [each["text"] for each in expected]}
+    )
     place /= f"{run['configuration']}/run-{run['run_number']}"
     # No output_chars, which would be taken for tokens. timing.json is read where grading.json has no time.
     summary = {name: result[name] for name in ("passed", "failed", "total", "pass_rate")}
     used = {"total_tool_calls": result["tool_calls"]}
-    _write(place / "grading.json", {"expectations": expected, "summary": summary, "execution_metrics": used})
-    seconds, tokens = result["time_seconds"], {"total_tokens": result["tokens"]} if "tokens" in result else {}
-    _write(place / "timing.json", {**tokens, "duration_ms": round(1000 * seconds), "total_duration_seconds": seconds})
+    _write(
+        place / "grading.json",
+        {"expectations": expected, "summary": summary, "execution_metrics": used},
+    )
+    seconds, tokens = (
+        result["time_seconds"],
+        {"total_tokens": result["tokens"]} if "tokens" in result else {},
+    )
+    _write(
+        place / "timing.json",
+        {**tokens, "duration_ms": round(1000 * seconds), "total_duration_seconds": seconds},
+    )
     _write(place / "outputs/changes.md", f"```diff\n{story.program or ''}\n```\n")
 
 
 def _write(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     is_text = isinstance(value, str)
-    data = value.encode("utf-8", "replace") if is_text else orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    data = (
+        value.encode("utf-8", "replace")
+        if is_text
+        else orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    )
     write_whole(path, [data], durable=False)
 
 
@@ -342,10 +454,17 @@ def _summary(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
         values = [result[measure] for result in own if measure in result]
         if values and len(values) == len(own):
             spread = {"stddev": statistics.stdev(values) if len(values) > 1 else 0.0}
-            found[name][measure] = {"mean": statistics.fmean(values), **spread, "min": min(values), "max": max(values)}
+            found[name][measure] = {
+                "mean": statistics.fmean(values),
+                **spread,
+                "min": min(values),
+                "max": max(values),
+            }
     if len(names) > 1:
         first, second = found[names[0]], found[names[1]]
         known = [measure for measure in _MEASURES if measure in first and measure in second]
         less = {measure: first[measure]["mean"] - second[measure]["mean"] for measure in known}
-        found["delta"] = {measure: f"{value:{_MEASURES[measure]}}" for measure, value in less.items()}
+        found["delta"] = {
+            measure: f"{value:{_MEASURES[measure]}}" for measure, value in less.items()
+        }
     return found

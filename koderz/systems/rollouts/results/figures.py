@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koderz_tracker.breakdown import by_task, mean_score
-from koderz_tracker.clusters import Clusters, clusters_in, clusters_of, interval_in, pass_at_k_in, pass_hat_k_in
+from koderz_tracker.clusters import (
+    Clusters,
+    clusters_in,
+    clusters_of,
+    interval_in,
+    pass_at_k_in,
+    pass_hat_k_in,
+)
 from koderz_tracker.parts import Part
 from koderz_tracker.rates import PASS_AT, pass_at_k, rate_interval
 from koderz_tracker.results import Result
@@ -47,7 +54,10 @@ class RolloutFigures(Part):
         for fault in faults:
             by_arm.setdefault(fault.arm, []).append(fault)
         return {
-            arm: {**found.get(arm, {"rollouts": 0}), **_of_faults(results.get(arm, ()), own, clusters)}
+            arm: {
+                **found.get(arm, {"rollouts": 0}),
+                **_of_faults(results.get(arm, ()), own, clusters),
+            }
             for arm, own in by_arm.items()
             if own or arm in found
         }
@@ -102,7 +112,9 @@ KINDS: Mapping[str, str] = {
 """The kind of a fault by its cause; a cause that isn't here is of the kind `other`."""
 
 
-def _of_faults(results: Sequence[Result], faults: Sequence[Fault], clusters: Clusters) -> dict[str, Any]:
+def _of_faults(
+    results: Sequence[Result], faults: Sequence[Fault], clusters: Clusters
+) -> dict[str, Any]:
     nothing = [
         Result(
             problem_id=fault.problem_id,
@@ -113,7 +125,9 @@ def _of_faults(results: Sequence[Result], faults: Sequence[Fault], clusters: Clu
         )
         for fault in faults
     ]
-    mean = mean_score([*(replace(result, score=result.score or 0.0) for result in results), *nothing])
+    mean = mean_score(
+        [*(replace(result, score=result.score or 0.0) for result in results), *nothing]
+    )
     assert mean, "the arm has a rollout"
     return {
         "faults": dict(Counter(KINDS.get(fault.cause, "other") for fault in faults)),
@@ -141,7 +155,8 @@ def _of_servers(results: Sequence[Result]) -> dict[str, Any]:
     for servers in (servers for result in results for servers in result.facts.get("mcp", ())):
         for name, own in servers.items():
             sums = found.setdefault(
-                name, {"rollouts": 0, "calls": 0, "errors": 0, "seconds": 0.0, "findings": Counter()}
+                name,
+                {"rollouts": 0, "calls": 0, "errors": 0, "seconds": 0.0, "findings": Counter()},
             )
             sums["rollouts"] += own["calls"] > 0
             for number in ("calls", "errors", "seconds"):
@@ -153,14 +168,20 @@ def _of_servers(results: Sequence[Result]) -> dict[str, Any]:
 def _told_servers(own: Mapping[str, Any]) -> Iterator[str]:
     for name, sums in own.get("mcp", {}).items():
         yield f"{name} used in {sums['rollouts']} rollouts: {sums['calls']} calls, {sums['errors']} failed"
-        yield from (f"{name}: {plain(text)} in {count} rollouts" for text, count in sums["findings"].items())
+        yield from (
+            f"{name}: {plain(text)} in {count} rollouts" for text, count in sums["findings"].items()
+        )
 
 
 def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     """A line for each arm, with the usual k only."""
     for arm, own in part.items():
         apart = own.get("published_only")
-        alone = f"graded only as published, apart: {apart['successes']} of {apart['rollouts']} passed" if apart else ""
+        alone = (
+            f"graded only as published, apart: {apart['successes']} of {apart['rollouts']} passed"
+            if apart
+            else ""
+        )
         if "score" not in own:
             yield f"{arm}: {'; '.join(filter(None, [alone, _told_faults(own)]))}"
             continue
@@ -195,7 +216,9 @@ def _apart(results: Sequence[Result]) -> dict[str, Any]:
     told = {
         "rollouts": len(alone),
         "successes": sum(result.success for result in alone),
-        "tasks": {task: {"rollouts": len(own), "successes": sum(own)} for task, own in passes.items()},
+        "tasks": {
+            task: {"rollouts": len(own), "successes": sum(own)} for task, own in passes.items()
+        },
     }
     return {**found, "published_only": told}
 

@@ -37,7 +37,8 @@ DOCUMENT = "rollouts"  # the name under which a plan has its entry
 MANIFEST = "manifest.json"
 LEFT_OUT = "left-out.json"
 LAUNCH_FAILED = "launch_failed"
-_NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1, "task": 1}  # what a shell ends with, by the cause of the fault
+# what a shell ends with, by the cause of the fault
+_NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1, "task": 1}
 _HEAD = 20  # lines of a test's output in scoring_results.md
 _PAUSES = 20  # between two times that the lists are written, in times of what that takes
 
@@ -134,7 +135,9 @@ class RolloutFiles:
         task = self._about.tasks[run.task_id]
         attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
         artifacts = attempt.artifacts if attempt else {}
-        evaluation = _evaluation(run_id, run, story, outcome) if isinstance(outcome, Experiment) else None
+        evaluation = (
+            _evaluation(run_id, run, story, outcome) if isinstance(outcome, Experiment) else None
+        )
         evaluated = _json(evaluation) if evaluation else None
         scoring = plain("\n".join([*_scoring(evaluation, task.title), ""])) if evaluation else None
         files = {
@@ -169,7 +172,11 @@ class RolloutFiles:
     def _keep_artifacts(self, place: str, story: Sequence[Record]) -> None:
         """Writes the artifacts of the agent, each at its destination, and those of a step below its name."""
         for record in story:
-            if isinstance(record, Once) and record.name == "artifacts" and isinstance(record.value, dict):
+            if (
+                isinstance(record, Once)
+                and record.name == "artifacts"
+                and isinstance(record.value, dict)
+            ):
                 value = record.value
                 folder = self._place / place / value.get("step", "")
                 keep(Collected.of_record(value), value["destinations"], folder)
@@ -178,7 +185,10 @@ class RolloutFiles:
         """Writes the lists of ended rollouts; unfinished ones are left out."""
         began, about, place = monotonic(), self._about, self._rollout
         ended = [self._ended[number] for number in sorted(self._ended)]
-        entries, rows = [each.entry for each in ended], [each.row for each in ended if not each.entry.get("canary")]
+        entries, rows = (
+            [each.entry for each in ended],
+            [each.row for each in ended if not each.entry.get("canary")],
+        )
         folder = str(Path(about.data, place))
         manifest = {
             "config": about.config,
@@ -206,10 +216,14 @@ class RolloutFiles:
         self._put(f"{place}/{MANIFEST}", _json(manifest))
         self._put(f"{place}/runs.txt", "".join(f"{entry['run_dir']}\n" for entry in entries))
         self._put(f"{place}/summary.md", "\n".join([*table_lines(rows, folder), ""]))
-        self._put(f"{place}/eval_manifest.json", _json({"evaluated_at": last and _utc(last), "results": evaluated}))
+        self._put(
+            f"{place}/eval_manifest.json",
+            _json({"evaluated_at": last and _utc(last), "results": evaluated}),
+        )
         self._put(f"rollouts/temp/rollout_{about.name}__{about.stamp}.json", _json(index))
         now = monotonic()
-        self._next = now + _PAUSES * (now - began)  # all of them take so long, so not after each of thousands
+        # all of them take so long, so not after each of thousands
+        self._next = now + _PAUSES * (now - began)
 
     def _put(self, path: str, text: str | None) -> None:
         """Writes a file; with None removes it, since an earlier verdict may have written one."""
@@ -235,10 +249,14 @@ def _logs(story: Sequence[Record]) -> Iterator[str]:
         yield f"=== {step}\n{text}" if step else text
 
 
-def _evaluation(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:
+def _evaluation(
+    run_id: str, run: RunEntry, story: Sequence[Record], outcome: Experiment
+) -> Mapping[str, Any]:
     attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
     artifacts = attempt.artifacts if attempt else {}
-    of_steps = [record.value for record in story if isinstance(record, Once) and record.name == "steps"]
+    of_steps = [
+        record.value for record in story if isinstance(record, Once) and record.name == "steps"
+    ]
     told: Evaluation = of_steps[-1] if of_steps else evaluation_in(artifacts)
     every, score, metrics = dict(told), outcome.score or 0.0, _agent_metrics(story, outcome)
     return {
@@ -246,7 +264,9 @@ def _evaluation(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Ex
         "run_id": run_id,
         "total_score": score,
         "score_of_graded": told.get("score_of_graded"),
-        "evaluation": told.get("evaluation", {"rubrics": {}, "total_score": score, "max_score": 1.0}),
+        "evaluation": told.get(
+            "evaluation", {"rubrics": {}, "total_score": score, "max_score": 1.0}
+        ),
         "test_results": told.get("test_results", {}),
         "diff_lines": len(_diff(story).splitlines()),
         "agent_metrics": metrics,
@@ -276,15 +296,20 @@ def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, An
     """Tokens, US dollars and seconds of the agent. Tool calls are counted in the model's replies."""
     done = [record for record in story if isinstance(record, Once)]
     elapsed = [
-        float(each.value["elapsed"]) for each in done if isinstance(each.value, dict) and "elapsed" in each.value
+        float(each.value["elapsed"])
+        for each in done
+        if isinstance(each.value, dict) and "elapsed" in each.value
     ]
     tools = sum(len(record.tool_calls) for record in story if isinstance(record, Call))
-    written = sum(each.name in _OWN_TOOLS for each in done)  # where they stood in the text of replies
+    # where they stood in the text of replies
+    written = sum(each.name in _OWN_TOOLS for each in done)
     last = {each.name: each.value for each in done if isinstance(each.value, dict)}
     return {
         "tokens_total": outcome.tokens_in + outcome.tokens_out,
         "tokens_events": outcome.calls,
-        "tool_calls_codex_log": last.get("agent-metrics", {}).get("tools", 0) if outcome.solver == "agent:codex" else 0,
+        "tool_calls_codex_log": last.get("agent-metrics", {}).get("tools", 0)
+        if outcome.solver == "agent:codex"
+        else 0,
         "tool_calls_sessions": 0,
         "tool_calls_total": tools or written,
         "time_taken_seconds": round(max(elapsed, default=outcome.duration_seconds), 3),
@@ -297,12 +322,16 @@ _OWN_TOOLS = ("shell", "edit", "call")
 _NO_EVENTS = ("diff", "agent-metrics", "artifacts", "steps", "tools", "servers")
 
 
-def _results(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:
+def _results(
+    run_id: str, run: RunEntry, story: Sequence[Record], outcome: Outcome
+) -> dict[str, Any]:
     """The content of `results.json`. `exit_code` is the agent's, None if it wasn't started."""
     worked = [
         record.value
         for record in story
-        if isinstance(record, Once) and record.name in _WHOLE_AGENTS and isinstance(record.value, dict)
+        if isinstance(record, Once)
+        and record.name in _WHOLE_AGENTS
+        and isinstance(record.value, dict)
     ]
     started = launched(outcome)["launch_rc"] == 0
     statuses = [0 if started else None, *(each["status"] for each in worked)]
@@ -316,7 +345,9 @@ def _results(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Outco
         "start_time": _utc(datetime.fromtimestamp(begun).isoformat()),
         "end_time": _utc(outcome.time),
         "agent": outcome.solver.removeprefix("agent:"),
-        "agent_version": next((each["version"] for each in worked[::-1] if each.get("version")), None),
+        "agent_version": next(
+            (each["version"] for each in worked[::-1] if each.get("version")), None
+        ),
     }
 
 
@@ -336,7 +367,12 @@ def _events(story: Sequence[Record]) -> Iterator[str]:
             for line in str(record.value.get("output", "")).splitlines():
                 yield json.dumps(_printed(line)) + "\n"
         elif isinstance(record, Call):
-            told = {"type": "call", "model": record.model, "text": str(record.reply), "cost": record.cost}
+            told = {
+                "type": "call",
+                "model": record.model,
+                "text": str(record.reply),
+                "cost": record.cost,
+            }
             told |= {"tool_calls": record.tool_calls} if record.tool_calls else {}
         elif isinstance(record, Once) and record.name not in _NO_EVENTS:
             told = {"type": record.name, "result": _whole(record.value)}
@@ -348,7 +384,11 @@ def _whole(value: Any) -> Any:
     """The result of a command, with its whole output as `output`."""
     if not isinstance(value, dict) or "whole" not in value:
         return value
-    return {name: value["whole"] if name == "output" else each for name, each in value.items() if name != "whole"}
+    return {
+        name: value["whole"] if name == "output" else each
+        for name, each in value.items()
+        if name != "whole"
+    }
 
 
 def _printed(line: str) -> dict[str, Any]:
@@ -435,7 +475,10 @@ class Place:
 
     def _runs(self, plan: Plan) -> dict[str, RunEntry]:
         """The rollouts by experiment, in the order of entries; equal entries share one cell of the plan."""
-        known = {(each.task.id, each.arm.name, each.sample): each.experiment_id for each in plan.experiments()}
+        known = {
+            (each.task.id, each.arm.name, each.sample): each.experiment_id
+            for each in plan.experiments()
+        }
         canaries = {task.id for task in plan.tasks if task.apart}
         begun: Counter[tuple[str, str]] = Counter()
         found = {}
@@ -444,7 +487,8 @@ class Place:
             for _ in range(cells.samples or 1):
                 sample = begun[task, arm]
                 begun[task, arm] += 1
-                if experiment := known.get((task, arm, sample)):  # a sample of a plan has some of them
+                # a sample of a plan has some of them
+                if experiment := known.get((task, arm, sample)):
                     found[experiment] = RunEntry(task, entry.prepared_dir, task in canaries)
         return found
 

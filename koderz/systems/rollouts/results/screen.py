@@ -15,7 +15,13 @@ from koderz.cli.console import OutputOptions, counted, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import beside
 from koderz.systems.rollouts.results.figures import canaries_line, lines_of
-from koderz.systems.rollouts.results.files import DOCUMENT, LAUNCH_FAILED, LEFT_OUT, RolloutsDocument, launched
+from koderz.systems.rollouts.results.files import (
+    DOCUMENT,
+    LAUNCH_FAILED,
+    LEFT_OUT,
+    RolloutsDocument,
+    launched,
+)
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:
@@ -57,7 +63,9 @@ class RolloutsScreen(SessionScreen):
         say(f"[rollouts] config={about.config} name={about.name} tasks={self._entries} {parallel}")
         say(f"[rollouts] output={self._folder}")
         if left_out := (plan.record.details.get("suite") or {}).get("left_out"):
-            say(f"[rollouts] left out: {counted(len(left_out), 'task')}, in the end listed in {LEFT_OUT} there")
+            say(
+                f"[rollouts] left out: {counted(len(left_out), 'task')}, in the end listed in {LEFT_OUT} there"
+            )
         if not self._verbose:
             say("[rollouts] Running in quiet mode - use -vv for full output")
         say(f"[rollouts] Starting {len(about.runs)} tasks with {parallel}")
@@ -81,7 +89,9 @@ class RolloutsScreen(SessionScreen):
         if self._says and self._verbose:
             self._say_all([f"[rollouts] finished: run_id={run_id} status={status}"])
         elif self._says:
-            self._say_all([f"{'✓' if status == 'launched' else '✗'} Task {run_id} completed ({status})"])
+            self._say_all(
+                [f"{'✓' if status == 'launched' else '✗'} Task {run_id} completed ({status})"]
+            )
 
     def _say_all(self, lines: Sequence[str] | Iterator[str]) -> None:
         """Prints lines in place of the spinner, which returns below them."""
@@ -105,7 +115,9 @@ class RolloutsScreen(SessionScreen):
     async def _spin(self) -> None:
         for frame in itertools.cycle(_FRAMES):
             self._wipe()
-            self._spinner = f"{frame} Running tasks... {len(self._ended)}/{len(self._about.runs)} completed"
+            self._spinner = (
+                f"{frame} Running tasks... {len(self._ended)}/{len(self._about.runs)} completed"
+            )
             sys.stdout.write(self._spinner)
             sys.stdout.flush()
             await asyncio.sleep(_FRAME)
@@ -140,10 +152,15 @@ def completed(ended: Mapping[str, str], total: int) -> tuple[bool, str]:
     failed = [*ended.values()].count(LAUNCH_FAILED)
     if failed == 0 and len(ended) == total:
         return True, f"All {total} tasks completed!"
-    return False, f"{len(ended) - failed} of {total} tasks completed{f', {failed} {LAUNCH_FAILED}' if failed else ''}"
+    return (
+        False,
+        f"{len(ended) - failed} of {total} tasks completed{f', {failed} {LAUNCH_FAILED}' if failed else ''}",
+    )
 
 
-def summary_lines(about: RolloutsDocument, ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:
+def summary_lines(
+    about: RolloutsDocument, ended: Mapping[str, str], numbers: Mapping[str, int]
+) -> Iterator[str]:
     """A line for each ended rollout, with the folder of its task."""
     yield "[rollouts] Summary:"
     yield "| task | run_id | status |"
@@ -159,7 +176,10 @@ def _record_lines(run_id: str, record: OfExperiment) -> Iterator[str]:
     texts: list[tuple[str, str]] = []
     match record:
         case Call():
-            texts = [*(("result", text) for text in told_results(record)), ("reply", told_reply(record, raw=True))]
+            texts = [
+                *(("result", text) for text in told_results(record)),
+                ("reply", told_reply(record, raw=True)),
+            ]
         case Once(value=dict(value)):
             text = str(value.get("output", value.get("diff", "")))
             text = f"$ {value['command']}\n{text}" if "command" in value else text

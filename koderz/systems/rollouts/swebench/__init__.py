@@ -57,7 +57,8 @@ class Instance:
     digest: str = ""
     format: str = "swebench"  # by which rules of environments select
     substitute: EnvironmentRule | None = None  # what stands in for its image
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the short fields of its row
+    # the short fields of its row
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
     workdir: str = TESTBED  # of its repository in its image
     bug: str = ""  # the patch that makes the tree in which one works of the image's
     withheld: tuple[str, ...] = ()  # files of the tests that an agent doesn't see
@@ -70,7 +71,12 @@ class Instance:
     @property
     def parser(self) -> Parser:
         """The parser of its logs. Raises KoderzError if nothing here has one of that name."""
-        told = {"instance_id": self.id, "image": self.image, "repo": self.repo, "version": self.version}
+        told = {
+            "instance_id": self.id,
+            "image": self.image,
+            "repo": self.repo,
+            "version": self.version,
+        }
         return parser_of(self.log_parser, told, self.where)
 
     def summarised(self, log: str) -> Statuses:
@@ -92,7 +98,9 @@ def read_instances(path: Path) -> list[Instance]:
     found: dict[str, Instance] = {}
     for instance in map(_instance, rows):
         if instance.id in found:
-            raise KoderzError(f"{instance.where}: the instance {instance.id} is in {found[instance.id].where}, too")
+            raise KoderzError(
+                f"{instance.where}: the instance {instance.id} is in {found[instance.id].where}, too"
+            )
         found[instance.id] = instance
     if not found:
         raise KoderzError(f"{path} has no instance of SWE-bench")
@@ -104,7 +112,9 @@ def _of_repository(path: Path) -> Iterator[Row]:
     import yaml
 
     if not is_task_repository(path):
-        raise KoderzError(f"{path} is no task repository of SWE-bench: it has no tasks/ID/task.yaml")
+        raise KoderzError(
+            f"{path} is no task repository of SWE-bench: it has no tasks/ID/task.yaml"
+        )
     for file in sorted(path.glob("tasks/*/task.yaml")):
         try:
             fields = yaml.safe_load(_text(file))
@@ -139,7 +149,9 @@ def _instance(row: Row) -> Instance:
         )
     eval_type = row.text("eval_type")
     if eval_type not in get_args(EvalType):
-        raise row.error(f"eval_type has to be one of {', '.join(get_args(EvalType))}, not {eval_type!r}")
+        raise row.error(
+            f"eval_type has to be one of {', '.join(get_args(EvalType))}, not {eval_type!r}"
+        )
     expected = Expected(
         _tests(row, "FAIL_TO_PASS"),
         _tests(row, "PASS_TO_PASS"),
@@ -151,7 +163,9 @@ def _instance(row: Row) -> Instance:
     if row is not original:  # of another dialect
         bug, withheld = row.text("bug", ""), tuple(row.texts("withheld"))
         own = {"workdir": row.text("workdir", TESTBED), "bug": bug, "withheld": withheld}
-    described = json.dumps({name: original.fields[name] for name in sorted(original.fields)}, default=str)
+    described = json.dumps(
+        {name: original.fields[name] for name in sorted(original.fields)}, default=str
+    )
     found = Instance(
         row.where,
         row.id("instance_id"),
@@ -199,7 +213,9 @@ def _has_assets(row: Row) -> bool:
     return isinstance(value, Mapping) and any(value.values())
 
 
-def with_substitute(instance: Instance, rules: Sequence[EnvironmentRule], images: ImageStore) -> Instance:
+def with_substitute(
+    instance: Instance, rules: Sequence[EnvironmentRule], images: ImageStore
+) -> Instance:
     """The instance with the rule of an environment that stands in for its image, if that isn't here.
 
     Raises KoderzError for a rule with a setting that isn't for instances.
@@ -208,5 +224,7 @@ def with_substitute(instance: Instance, rules: Sequence[EnvironmentRule], images
         return instance
     rule = first_fitting(rules, instance)
     if rule and rule.downloads:
-        raise KoderzError(f"--environments: downloads isn't for instances of SWE-bench such as {instance.id}")
+        raise KoderzError(
+            f"--environments: downloads isn't for instances of SWE-bench such as {instance.id}"
+        )
     return replace(instance, substitute=rule) if rule and rule.source else instance

@@ -23,7 +23,8 @@ TESTBED = "/testbed"
 
 _BEGINNING = ("#!/bin/bash", "set -uxo pipefail")
 _STATUS = "SWEBENCH_TEST_EXIT_CODE"
-_KEPT = {"-W": 1, "-p": 1, "-o": 1, "--import-mode": 1}  # of pytest's options, as they change how tests end
+# of pytest's options, as they change how tests end
+_KEPT = {"-W": 1, "-p": 1, "-o": 1, "--import-mode": 1}
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class EvalScript:
     """A script that installs a tree, lays the tests into it, runs them, and takes them out again."""
 
     text: str
-    install: Sequence[str] = ()  # commands that go before, in an environment that stands in for the image
+    # commands that go before, in an environment that stands in for the image
+    install: Sequence[str] = ()
 
     @property
     def published(self) -> str:
@@ -59,7 +61,11 @@ class EvalScript:
         found = []
         for word in self._words:
             path = word.partition("::")[0]
-            if word.startswith(("-", "/")) or ".." in Path(path).parts or not (tree / path).exists():
+            if (
+                word.startswith(("-", "/"))
+                or ".." in Path(path).parts
+                or not (tree / path).exists()
+            ):
                 continue
             if not (tree / path).is_file() or (tree / path).is_symlink():
                 return []
@@ -85,8 +91,12 @@ class EvalScript:
     @property
     def _marks(self) -> tuple[int, int]:
         """The lines with the marks of begin and end. A script without them has no part that tests."""
-        start = next((number for number, line in enumerate(self._lines) if START in line), len(self._lines))
-        end = next((number for number, line in enumerate(self._lines) if END in line), len(self._lines))
+        start = next(
+            (number for number, line in enumerate(self._lines) if START in line), len(self._lines)
+        )
+        end = next(
+            (number for number, line in enumerate(self._lines) if END in line), len(self._lines)
+        )
         return start, max(start, end)
 
     @property
@@ -107,7 +117,19 @@ VERSION_5: Final = ("image", "eval_script", "log_parser", "eval_type")
 
 _PATCH_ENDS = "EOF_114329324912"
 _CONDA = ("source /opt/miniconda3/bin/activate", "conda activate testbed")
-_NO_TESTS = (".json", ".png", ".csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
+_NO_TESTS = (
+    ".json",
+    ".png",
+    ".csv",
+    ".txt",
+    ".md",
+    ".jpg",
+    ".jpeg",
+    ".pkl",
+    ".yml",
+    ".yaml",
+    ".toml",
+)
 _HEAD = re.compile(r"^diff --git a/(.*) b/(.*)$", re.MULTILINE)
 
 _PYTEST = "pytest -rA"
@@ -154,7 +176,10 @@ _REPOSITORIES: Mapping[str, tuple[str, Mapping[str, _Harness]]] = {
             ".*": (_PYTEST, _EDITABLE, ()),
         },
     ),
-    "marshmallow-code/marshmallow": ("pytest", {".*": (_PYTEST, "python -m pip install -e '.[dev]'", ())}),
+    "marshmallow-code/marshmallow": (
+        "pytest",
+        {".*": (_PYTEST, "python -m pip install -e '.[dev]'", ())},
+    ),
     "mwaskom/seaborn": (
         "seaborn",
         {
@@ -191,11 +216,28 @@ _SMITH_COMMANDS: Mapping[str, str] = {
     "paramiko__paramiko": "pytest -rA --color=no --disable-warnings",
     "pydantic__pydantic": f"/root/.local/bin/uv run {_SMITH}",
 }
-_SMITH_PARSERS: Mapping[str, str] = {"HIPS__autograd": "smith_xdist", "paramiko__paramiko": "smith_summary"}
-_SMITH_UNKNOWN = ("un33k__python-slugify", "tornadoweb__tornado", "python__mypy")  # with test runners of their own
+_SMITH_PARSERS: Mapping[str, str] = {
+    "HIPS__autograd": "smith_xdist",
+    "paramiko__paramiko": "smith_summary",
+}
+# with test runners of their own
+_SMITH_UNKNOWN = ("un33k__python-slugify", "tornadoweb__tornado", "python__mypy")
 _SMITH_FILES = (  # whose tests run by the files that the row names, not all of them
-    *("scrapy__scrapy", "sqlfluff__sqlfluff", "tobymao__sqlglot", "sunpy__sunpy", "sympy__sympy", "getmoto__moto"),
-    *("Project-MONAI__MONAI", "iterative__dvc", "dask__dask", "modin-project__modin", "conan-io__conan"),
+    *(
+        "scrapy__scrapy",
+        "sqlfluff__sqlfluff",
+        "tobymao__sqlglot",
+        "sunpy__sunpy",
+        "sympy__sympy",
+        "getmoto__moto",
+    ),
+    *(
+        "Project-MONAI__MONAI",
+        "iterative__dvc",
+        "dask__dask",
+        "modin-project__modin",
+        "conan-io__conan",
+    ),
     "pandas-dev__pandas",
 )
 _LIVE_APPLY = "git apply -v -"
@@ -226,13 +268,25 @@ def _before_5(row: Row) -> dict[str, Any]:
     """SWE-bench, Lite and Verified as they were published before: the harness knows image, commands and parser."""
     repo, version, test_patch = row.text("repo"), row.id("version"), row.text("test_patch")
     parser, by_version = _REPOSITORIES[repo]
-    command, install, before = next(found for pattern, found in by_version.items() if re.fullmatch(pattern, version))
+    command, install, before = next(
+        found for pattern, found in by_version.items() if re.fullmatch(pattern, version)
+    )
     named = [path for _, path in _HEAD.findall(test_patch) if not path.endswith(_NO_TESTS)]
     if repo == "django/django":
-        named = [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in named]
+        named = [
+            path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in named
+        ]
     base, told = row.text("base_commit"), f"cd {TESTBED}"
     informing = ["git status", "git show", f"git -c core.fileMode=false diff {base}"]
-    begin = [*_CONDA, told, *before, f"git config --global --add safe.directory {TESTBED}", told, *informing, *_CONDA]
+    begin = [
+        *_CONDA,
+        told,
+        *before,
+        f"git config --global --add safe.directory {TESTBED}",
+        told,
+        *informing,
+        *_CONDA,
+    ]
     return {
         "image": f"swebench/sweb.eval.x86_64.{_image_part(row.id('instance_id'))}:latest",
         "eval_script": _tested([*begin, install], base, test_patch, " ".join([command, *named])),
@@ -285,7 +339,9 @@ def _rebench(row: Row) -> dict[str, Any]:
     apply = _applied(row.text("test_patch").rstrip("\n"), _REBENCH_APPLY)
     return {
         "image": row.text("image_name"),
-        "eval_script": _script("set +u", f"cd {shlex.quote(workdir)}", _REFRESH, *apply, command=command),
+        "eval_script": _script(
+            "set +u", f"cd {shlex.quote(workdir)}", _REFRESH, *apply, command=command
+        ),
         "log_parser": _parser(row, config.get("log_parser"), "rebench."),
         "eval_type": "pass_and_fail",
         "rule": "rebench",
@@ -296,11 +352,16 @@ def _rebench(row: Row) -> dict[str, Any]:
 
 def _live(row: Row) -> dict[str, Any]:
     """SWE-bench-Live: lists of commands that rebuild, test, and print what the tests said."""
-    rebuild, test, show = (_listed(row, name) for name in ("rebuild_cmds", "test_cmds", "print_cmds"))
+    rebuild, test, show = (
+        _listed(row, name) for name in ("rebuild_cmds", "test_cmds", "print_cmds")
+    )
     if not test:
         raise row.error("test_cmds is empty")
     name = row.fields.get("log_parser") or row.fields.get("parser") or ""
-    image = row.fields.get("docker_image") or f"starryzhang/sweb.eval.x86_64.{_image_part(row.id('instance_id'))}"
+    image = (
+        row.fields.get("docker_image")
+        or f"starryzhang/sweb.eval.x86_64.{_image_part(row.id('instance_id'))}"
+    )
     return {
         "image": image,
         "eval_script": _script(
@@ -311,7 +372,9 @@ def _live(row: Row) -> dict[str, Any]:
             command="\n".join(filter(str.strip, [" ; ".join(test), " ; ".join(show)])),
         ),
         "log_parser": _parser(
-            row, str(name).strip().lower() if str(name).strip().lower() == "pytest" else name, "live."
+            row,
+            str(name).strip().lower() if str(name).strip().lower() == "pytest" else name,
+            "live.",
         ),
         "eval_type": "pass_and_fail",
         "rule": "live",
@@ -323,8 +386,13 @@ def _smith(row: Row) -> dict[str, Any]:
     name, _, commit = row.text("repo").removeprefix("swesmith/").rpartition(".")
     if name in _SMITH_UNKNOWN:
         raise row.error(f"{name} has a test runner of its own, which isn't known here")
-    bug, wanted = row.text("patch"), {key: _listed(row, key) for key in ("FAIL_TO_PASS", "PASS_TO_PASS")}
-    failing, passing = (sorted({test.partition("::")[0] for test in tests}) for tests in wanted.values())
+    bug, wanted = (
+        row.text("patch"),
+        {key: _listed(row, key) for key in ("FAIL_TO_PASS", "PASS_TO_PASS")},
+    )
+    failing, passing = (
+        sorted({test.partition("::")[0] for test in tests}) for tests in wanted.values()
+    )
     files = shlex.join([*failing, *passing])
     command = _SMITH_COMMANDS.get(name, _SMITH) + (f" {files}" if name in _SMITH_FILES else "")
     return {
@@ -333,7 +401,10 @@ def _smith(row: Row) -> dict[str, Any]:
         "patch": reversed_diff(bug),
         "test_patch": "",
         "eval_script": _script(
-            f"cd {TESTBED}", *([f"git checkout HEAD -- {files}"] if files else []), *_CONDA, command=command
+            f"cd {TESTBED}",
+            *([f"git checkout HEAD -- {files}"] if files else []),
+            *_CONDA,
+            command=command,
         ),
         "log_parser": _SMITH_PARSERS.get(name, "smith"),
         "eval_type": "pass_and_fail",
@@ -348,10 +419,14 @@ def _multi(row: Row) -> dict[str, Any]:
     """Multi-SWE-bench in Python, whose images are SWE-bench's, and whose `base.ref` is the command of the tests."""
     org, name, number = row.text("org"), row.text("repo"), row.id("number")
     if f"{org}/{name}" not in _REPOSITORIES:
-        raise row.error(f"of Multi-SWE-bench the repositories of SWE-bench in Python are graded here, not {org}/{name}")
+        raise row.error(
+            f"of Multi-SWE-bench the repositories of SWE-bench in Python are graded here, not {org}/{name}"
+        )
     base, issues = _table(row, "base"), row.fields.get("resolved_issues")
     texts = [
-        f"{each.get('title') or ''}\n\n{each.get('body') or ''}" for each in issues or () if isinstance(each, dict)
+        f"{each.get('title') or ''}\n\n{each.get('body') or ''}"
+        for each in issues or ()
+        if isinstance(each, dict)
     ]
     fixed = [test for kind in ("f2p", "s2p", "n2p") for test in _table(row, f"{kind}_tests")]
     before = _table(row, "test_patch_result").get("passed_tests")
@@ -390,7 +465,9 @@ def _parser(row: Row, name: Any, prefix: str) -> str:
     if isinstance(name, str) and name in known:
         return f"{prefix}{name}"
     if isinstance(name, str) and re.search(r"\n|\bdef\b|\blambda\b|\(", name):
-        raise row.error(f"its log_parser is code, which isn't run; those known by name are {', '.join(known)}")
+        raise row.error(
+            f"its log_parser is code, which isn't run; those known by name are {', '.join(known)}"
+        )
     raise row.error(f"log_parser {str(name)[:80]!r} isn't known here; there are {', '.join(known)}")
 
 

@@ -67,7 +67,8 @@ class Terms:
 
     by: By  # koderz' pytest, the guarded log of another runner, or the published script alone
     lifted: tuple[str, ...] = ()  # `settings`, `install`: guards that its solution can't pass under
-    excused: frozenset[str] = frozenset()  # tests that its solution skips, or that are expected to fail
+    # tests that its solution skips, or that are expected to fail
+    excused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,17 @@ class InstanceJudge:
         Raises Fault if the instance can't be judged here.
         """
         terms = await self.terms(instance)
-        about = {"isolation": "in-process", "environment": "substitute" if instance.substitute else "image"}
+        about = {
+            "isolation": "in-process",
+            "environment": "substitute" if instance.substitute else "image",
+        }
         if patch is None or not patch.strip():
-            told = {"published": {"resolved": False}, "tampering": [], "graded": "both", "lifted": []}
+            told = {
+                "published": {"resolved": False},
+                "tampering": [],
+                "graded": "both",
+                "lifted": [],
+            }
             return Judged({**blank(patch_exists=patch is not None), **told, **about})
         published, log = await self.published(instance, patch)
         report, tampering = published, list[str]()
@@ -122,7 +131,9 @@ class InstanceJudge:
             fresh = await self._fresh(instance, patch, terms)
             report, tampering = fresh.report, [*fresh.tampering]
             if not report["resolved"] and not tampering:
-                tampering = ["its tests pass as published, and fail in a fresh place with the same patch"]
+                tampering = [
+                    "its tests pass as published, and fail in a fresh place with the same patch"
+                ]
         more = {
             "published": {"resolved": published["resolved"]},
             "tampering": tampering,
@@ -149,48 +160,78 @@ class InstanceJudge:
     async def _find_terms(self, instance: Instance) -> Terms:
         report, log = await self.published(instance, instance.patch)
         if not report["resolved"]:
-            failed = [test for tests in report.get("tests_status", {}).values() for test in tests["failure"]]
+            failed = [
+                test
+                for tests in report.get("tests_status", {}).values()
+                for test in tests["failure"]
+            ]
             failing = f"{failed[0]} fails" if failed else f"its tests don't run: {_last_words(log)}"
-            raise Fault(f"{instance.id}: its own solution doesn't pass here: {failing}", cause="task")
-        ways: list[By] = ["pytest", "log"] if runner_of(instance.log_parser) == "pytest" else ["log"]
+            raise Fault(
+                f"{instance.id}: its own solution doesn't pass here: {failing}", cause="task"
+            )
+        ways: list[By] = (
+            ["pytest", "log"] if runner_of(instance.log_parser) == "pytest" else ["log"]
+        )
         for terms in (Terms(by, lifted) for by in ways for lifted in _LIFTED):
             prepared = await self._prepared(instance, instance.patch, terms)
             if terms.by == "pytest" and not prepared.scripts:
                 continue
             found = await self._fresh(instance, instance.patch, terms, trusted=True)
             if found.report["resolved"]:
-                skipped = (test for test, status in found.statuses.items() if status in (SKIPPED, XFAIL))
+                skipped = (
+                    test for test, status in found.statuses.items() if status in (SKIPPED, XFAIL)
+                )
                 settled = replace(terms, excused=frozenset(skipped))
                 if (await self._fresh(instance, "", settled)).report["resolved"]:
-                    raise Fault(f"{instance.id} is unsound here: doing nothing passes", cause="task")
+                    raise Fault(
+                        f"{instance.id} is unsound here: doing nothing passes", cause="task"
+                    )
                 return settled
         return Terms("published")
 
     async def _prepared(self, instance: Instance, patch: str, terms: Terms) -> PreparedPlace:
-        return await self.places.prepared(instance, patch if "install" in terms.lifted and patch else None)
+        return await self.places.prepared(
+            instance, patch if "install" in terms.lifted and patch else None
+        )
 
-    async def _fresh(self, instance: Instance, patch: str, terms: Terms, *, trusted: bool = False) -> Fresh:
+    async def _fresh(
+        self, instance: Instance, patch: str, terms: Terms, *, trusted: bool = False
+    ) -> Fresh:
         """Grades a patch in fresh places. Of a `trusted` one tests may be skipped."""
         prepared = await self._prepared(instance, patch, terms)
         with scratch() as aside:
             tree, without = aside / "patched/checkout", aside / "without/checkout"
             tampering = await guarded(patch, prepared, tree, terms.lifted)
             await prepared.store.checkout(without)
-            runs: Mapping[By, Callable[..., Awaitable[_Tested]]] = {"pytest": self._by_pytest, "log": self._by_log}
+            runs: Mapping[By, Callable[..., Awaitable[_Tested]]] = {
+                "pytest": self._by_pytest,
+                "log": self._by_log,
+            }
             changed = await git.touched(patch.encode("utf-8", "surrogateescape"))
             run: _RunTree = partial(runs[terms.by], instance, prepared, changed)
             first = await run(tree, prepared.scripts)
             statuses = first.statuses if trusted else _counted(first.statuses, terms)
             report = graded(instance.expected, statuses)
-            whys = [f"{result.path}: {TAMPERED}" for result in first.results if result.cause == "tampering"]
+            whys = [
+                f"{result.path}: {TAMPERED}"
+                for result in first.results
+                if result.cause == "tampering"
+            ]
             if report["resolved"]:
-                doubts = await _doubts(prepared.scripts, first.results, partial(run, tree), partial(run, without))
+                doubts = await _doubts(
+                    prepared.scripts, first.results, partial(run, tree), partial(run, without)
+                )
                 whys += doubts
             resolved = report["resolved"] and not whys
         return Fresh({**report, "resolved": resolved}, statuses, [*tampering, *dict.fromkeys(whys)])
 
     async def _by_pytest(
-        self, instance: Instance, prepared: PreparedPlace, changed: Sequence[str], tree: Path, scripts: Sequence[Script]
+        self,
+        instance: Instance,
+        prepared: PreparedPlace,
+        changed: Sequence[str],
+        tree: Path,
+        scripts: Sequence[Script],
     ) -> _Tested:
         """Runs the scripts by koderz' own pytest."""
         async with self.places.copied(prepared, tree) as place:
@@ -200,15 +241,24 @@ class InstanceJudge:
             words = EvalScript(instance.eval_script).options
             paths = import_path(instance)
             results = [
-                await run_script(script, place, self.places.backend, wanted, changed, paths=paths, options=words)
+                await run_script(
+                    script, place, self.places.backend, wanted, changed, paths=paths, options=words
+                )
                 for script in scripts
             ]
         told = [(status, test) for result in results for test, status in result.statuses.items()]
         told.sort(key=lambda each: _ORDER.index(each[0]))
-        return _Tested(results, instance.summarised("\n".join(f"{status} {test}" for status, test in told)))
+        return _Tested(
+            results, instance.summarised("\n".join(f"{status} {test}" for status, test in told))
+        )
 
     async def _by_log(
-        self, instance: Instance, prepared: PreparedPlace, _: Sequence[str], tree: Path, scripts: Sequence[Script]
+        self,
+        instance: Instance,
+        prepared: PreparedPlace,
+        _: Sequence[str],
+        tree: Path,
+        scripts: Sequence[Script],
     ) -> _Tested:
         """Runs the tests by the instance's own command, and reads its log."""
         async with self.places.copied(prepared, tree) as place:
@@ -271,7 +321,11 @@ def _names(test: str) -> Iterator[str]:
 
 def _last_words(log: str) -> str:
     """The last line of the tests' output."""
-    lines = [line for line in log.partition(END)[0].splitlines() if line.strip() and not line.startswith("+")]
+    lines = [
+        line
+        for line in log.partition(END)[0].splitlines()
+        if line.strip() and not line.startswith("+")
+    ]
     return lines[-1].strip()[:200] if lines else "they print nothing"
 
 
@@ -306,7 +360,9 @@ def predicted_of(known: Sequence[Instance], rows: Path, predictions: Path) -> li
         if each.instance not in instances:
             raise KoderzError(f"{each.where}: {rows} has no instance {each.instance!r}")
         if each.instance in found:
-            raise KoderzError(f"{each.where}: {each.instance} has a prediction already; a report has one of each")
+            raise KoderzError(
+                f"{each.where}: {each.instance} has a prediction already; a report has one of each"
+            )
         found[each.instance] = each
     if not found:
         raise KoderzError(f"{predictions} has no predictions")
@@ -345,8 +401,13 @@ async def regraded(
         for each in of_logs(predicted, logs):
             take(each)
         return len(instances)
-    rules, store = read_environments(environments, "--environments") if environments else (), ImageStore(images)
-    predicted = [replace(each, instance=with_substitute(each.instance, rules, store)) for each in predicted]
+    rules, store = (
+        read_environments(environments, "--environments") if environments else (),
+        ImageStore(images),
+    )
+    predicted = [
+        replace(each, instance=with_substitute(each.instance, rules, store)) for each in predicted
+    ]
     for known in predicted:
         _require_runnable(known.instance, store)
     async with Local(images=store) as local:
@@ -357,7 +418,9 @@ async def regraded(
 def _require_runnable(instance: Instance, images: ImageStore) -> None:
     """Raises KoderzError for an instance that can't run here."""
     if instance.has_assets:
-        raise KoderzError(f"{instance.where}: image_assets of SWE-bench Multimodal can't be laid in here")
+        raise KoderzError(
+            f"{instance.where}: image_assets of SWE-bench Multimodal can't be laid in here"
+        )
     if instance.substitute:
         variables_of(instance)
     elif images.find(instance.image) is None:
@@ -382,15 +445,23 @@ def of_logs(predicted: Sequence[Predicted], folder: Path) -> Iterator[Regraded]:
     for each in predicted:
         log = folder / each.instance.id / LOG
         if is_empty(each.patch):
-            yield Regraded(each.instance.id, blank(patch_exists=each.patch is not None), is_empty=True)
+            yield Regraded(
+                each.instance.id, blank(patch_exists=each.patch is not None), is_empty=True
+            )
         elif log.exists():
-            yield Regraded(each.instance.id, report_of(each.instance.expected, read_log(log), each.instance.parser))
+            yield Regraded(
+                each.instance.id,
+                report_of(each.instance.expected, read_log(log), each.instance.parser),
+            )
         else:
             yield Regraded(each.instance.id, {}, f"there is no {log}")
 
 
 async def _run(
-    predicted: Sequence[Predicted], judge: InstanceJudge, take: Callable[[Regraded], None], most: int
+    predicted: Sequence[Predicted],
+    judge: InstanceJudge,
+    take: Callable[[Regraded], None],
+    most: int,
 ) -> None:
     free = asyncio.Semaphore(most)
 
@@ -401,7 +472,13 @@ async def _run(
                 take(Regraded(each.instance.id, report, is_empty=is_empty(each.patch)))
             except Fault as fault:
                 why = {"infra_failure": True, "infra_failure_reason": fault.cause}
-                take(Regraded(each.instance.id, {**blank(patch_exists=each.patch is not None), **why}, str(fault)))
+                take(
+                    Regraded(
+                        each.instance.id,
+                        {**blank(patch_exists=each.patch is not None), **why},
+                        str(fault),
+                    )
+                )
 
     async with asyncio.TaskGroup() as group:
         for each in predicted:

@@ -31,7 +31,11 @@ _OUTPUT = 256 << 20  # bytes of a log
 _OUT, _SCRIPT = "/opt/koderz/prepared", "/opt/koderz/eval.sh"
 _TOLD = "\nenv -0 > /opt/koderz/prepared/environment\n"
 _UNTOLD = ("PWD", "OLDPWD", "SHLVL", "_")
-_OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+_OFFLINE = {
+    "PIP_NO_INDEX": "1",
+    "PIP_NO_BUILD_ISOLATION": "0",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
 _USUAL = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -50,7 +54,8 @@ class PreparedPlace:
     place: Path
     store: git.Store
     variables: Mapping[str, str]  # of the tests' shell
-    scripts: Sequence[Script]  # the files that the tests' command names, with the tests that grade the patch
+    # the files that the tests' command names, with the tests that grade the patch
+    scripts: Sequence[Script]
     hidden: Sequence[str]  # the files that the patch of the tests changes
 
 
@@ -59,7 +64,8 @@ class InstancePlaces:
     """The places of a run's instances."""
 
     backend: Backend
-    stores: dict[str, git.Store] = field(default_factory=dict)  # those that are made already, by key
+    # those that are made already, by key
+    stores: dict[str, git.Store] = field(default_factory=dict)
     _stores: Once[git.Store] = field(default_factory=Once)
     _prepared: Once[PreparedPlace] = field(default_factory=Once)
 
@@ -103,7 +109,9 @@ class InstancePlaces:
         return replace(self._command(instance), environment=prepared.variables)
 
     def _script(self, instance: Instance) -> EvalScript:
-        return EvalScript(instance.eval_script, instance.substitute.install if instance.substitute else ())
+        return EvalScript(
+            instance.eval_script, instance.substitute.install if instance.substitute else ()
+        )
 
     async def tested(self, instance: Instance, prepared: PreparedPlace, place: Path) -> Ended:
         """Runs the part of the script that tests in a copy of the prepared place."""
@@ -117,7 +125,9 @@ class InstancePlaces:
                 if instance.substitute:
                     await git.export(instance.substitute.source, instance.base_commit, tree)
                 else:
-                    await cast("Images", self.backend).copy_out(instance.image, instance.workdir, tree)
+                    await cast("Images", self.backend).copy_out(
+                        instance.image, instance.workdir, tree
+                    )
                     remove(tree / ".git")
                 await break_tree(instance, tree)
                 store = await git.stored(tree, folder)
@@ -136,12 +146,16 @@ class InstancePlaces:
             await store.checkout(place / "checkout")
         with scratch() as out:
             lines = script.preparation + _TOLD
-            ended = await self._run(instance, place, lines, mounts=[Mount(out, _OUT, writable=True)])
+            ended = await self._run(
+                instance, place, lines, mounts=[Mount(out, _OUT, writable=True)]
+            )
             try:
                 told = (out / "environment").read_bytes()
             except OSError:
                 why = ended.cause or ended.output[-300:].strip() or f"exit code {ended.status}"
-                raise Fault(f"{instance.id} can't be prepared: its script ends: {why}", cause="unprepared") from None
+                raise Fault(
+                    f"{instance.id} can't be prepared: its script ends: {why}", cause="unprepared"
+                ) from None
         pairs = (os.fsdecode(each).partition("=") for each in told.split(b"\0") if each)
         variables = {name: value for name, _, value in pairs if name not in _UNTOLD}
         hidden = await git.touched(instance.test_patch.encode())
@@ -166,7 +180,9 @@ class InstancePlaces:
             (folder / "eval.sh").write_text(lines.replace(instance.base_commit, store.commit))
             wanted = wanted or self._command(instance)
             own = [*wanted.mounts, *mounts, Mount(folder / "eval.sh", _SCRIPT)]
-            return await self.backend.run(replace(wanted, argv=["/bin/bash", _SCRIPT], mounts=own), place)
+            return await self.backend.run(
+                replace(wanted, argv=["/bin/bash", _SCRIPT], mounts=own), place
+            )
 
     def _command(self, instance: Instance) -> Command:
         limits = Limits(seconds=SECONDS, output_bytes=_OUTPUT)
@@ -210,7 +226,9 @@ async def apply(patch: str, store: git.Store, folder: Path) -> Applied:
     for words in ((), ("--3way",), None):
         await _checked_out(store, folder)
         try:
-            await (git.patch(content, folder) if words is None else git.apply(content, folder, *words))
+            await (
+                git.patch(content, folder) if words is None else git.apply(content, folder, *words)
+            )
         except git.GitError as error:
             why = why or str(error)
         else:
@@ -229,7 +247,9 @@ async def _checked_out(store: git.Store, folder: Path) -> None:
     await store.checkout(folder)
 
 
-async def guarded(patch: str, prepared: PreparedPlace, folder: Path, lifted: Collection[str]) -> list[str]:
+async def guarded(
+    patch: str, prepared: PreparedPlace, folder: Path, lifted: Collection[str]
+) -> list[str]:
     """Makes a tree with a patch at `folder`, without what would have a say in its own grading. Returns what that was.
 
     Raises GitError if the patch doesn't fit.
@@ -237,7 +257,11 @@ async def guarded(patch: str, prepared: PreparedPlace, folder: Path, lifted: Col
     applied = await apply(patch, prepared.store, folder)
     if not applied.ok:
         raise git.GitError(applied.why)
-    return [] if "settings" in lifted else guard(folder, await prepared.store.baseline(), prepared.scripts)
+    return (
+        []
+        if "settings" in lifted
+        else guard(folder, await prepared.store.baseline(), prepared.scripts)
+    )
 
 
 def lay(tree: Path, baseline: Path, into: Path) -> None:
@@ -257,7 +281,9 @@ def _files(tree: Path) -> Iterator[str]:
 
 def _same(one: Path, other: Path) -> bool:
     """Whether two paths have the same content and, if they are files, the same right to be executed."""
-    return is_same(one, other) and (one.is_symlink() or not (one.stat().st_mode ^ other.stat().st_mode) & 0o100)
+    return is_same(one, other) and (
+        one.is_symlink() or not (one.stat().st_mode ^ other.stat().st_mode) & 0o100
+    )
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -265,6 +291,11 @@ def _copy(source: Path, target: Path) -> None:
     cp = shutil.which("cp")
     if cp is None:
         raise Fault("cp is missing, by which places are copied", cause="sandbox")
-    done = subprocess.run([cp, "-a", "--reflink=auto", str(source), str(target)], capture_output=True, check=False)
+    done = subprocess.run(
+        [cp, "-a", "--reflink=auto", str(source), str(target)], capture_output=True, check=False
+    )
     if done.returncode:
-        raise Fault(f"{source} can't be copied: {done.stderr.decode(errors='replace')[-200:]}", cause="sandbox")
+        raise Fault(
+            f"{source} can't be copied: {done.stderr.decode(errors='replace')[-200:]}",
+            cause="sandbox",
+        )

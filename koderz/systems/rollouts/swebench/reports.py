@@ -115,7 +115,9 @@ _BEGUN = re.compile(r"^(.*?)\s\.\.\.\sTesting against Django installed in ", re.
 _ENDED = re.compile(r" silenced\)\.\nok$", re.MULTILINE)
 _OTHERWISE = (
     re.compile(r"^(.*?)\s\.\.\.\sInternal Server Error: /.*/\nok$", re.MULTILINE),
-    re.compile(r"^(.*?)\s\.\.\.\sSystem check identified no issues \(0 silenced\)\nok$", re.MULTILINE),
+    re.compile(
+        r"^(.*?)\s\.\.\.\sSystem check identified no issues \(0 silenced\)\nok$", re.MULTILINE
+    ),
 )
 
 
@@ -154,7 +156,9 @@ def _summary(lines: list[str], *, counts: bool = False) -> Iterator[tuple[str, s
     """The status and id of each line that begins with a status. `counts`: those that count skips, too."""
     for line in lines:
         if line.startswith(WORDS):
-            words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split(maxsplit=2)
+            words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split(
+                maxsplit=2
+            )
             if len(words) > 1 and (counts or not _counts_skips(words)):
                 yield words[0], words[1]
 
@@ -183,7 +187,9 @@ _OF_REPOSITORIES: Mapping[Parser, str] = {
     sympy: "sympy",
 }
 PARSERS: Final[Mapping[str, Parser]] = {
-    f"parse_log_{name}": parser for parser, names in _OF_REPOSITORIES.items() for name in names.split()
+    f"parse_log_{name}": parser
+    for parser, names in _OF_REPOSITORIES.items()
+    for name in names.split()
 }
 """koderz' own parsers by the names that rows give them."""
 
@@ -215,7 +221,9 @@ def _older_v2(log: str) -> Statuses:
     return found
 
 
-_TIME = re.compile(r"(?:\s*\[\s*[\d.]+ ?m?s\s*\]|\s*\(\s*[\d.]+ ?m?s\s*\)|\s+in [\d.]+ ?(?:m?s|sec|seconds?|msec))\s*$")
+_TIME = re.compile(
+    r"(?:\s*\[\s*[\d.]+ ?m?s\s*\]|\s*\(\s*[\d.]+ ?m?s\s*\)|\s+in [\d.]+ ?(?:m?s|sec|seconds?|msec))\s*$"
+)
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\\-_])")
 
 
@@ -289,8 +297,12 @@ def parser_of(name: str, instance: Mapping[str, Any], where: str) -> Parser:
             f"{where}: log_parser {name!r} is none of koderz' own; it needs: {package_command('swebench')} ({error})"
         ) from None
     if name not in parsers:
-        raise KoderzError(f"{where}: log_parser {name!r} is neither koderz' own nor the installed swebench's")
-    told = {field: instance.get(field) or "" for field in ("instance_id", "image", "repo", "version")}
+        raise KoderzError(
+            f"{where}: log_parser {name!r} is neither koderz' own nor the installed swebench's"
+        )
+    told = {
+        field: instance.get(field) or "" for field in ("instance_id", "image", "repo", "version")
+    }
     spec = described(**told, eval_script_list=[], FAIL_TO_PASS=[], PASS_TO_PASS=[])
     return lambda log: parsers[name](log, spec)
 
@@ -300,7 +312,12 @@ START, END, EXIT_CODE = ">>>>> Start Test Output", ">>>>> End Test Output", ">>>
 EvalType = Literal["pass_and_fail", "fail_only"]
 Report = dict[str, Any]
 
-_UNGRADED = (">>>>> Patch Apply Failed", ">>>>> Reset Failed", ">>>>> Tests Errored", ">>>>> Tests Timed Out")
+_UNGRADED = (
+    ">>>>> Patch Apply Failed",
+    ">>>>> Reset Failed",
+    ">>>>> Tests Errored",
+    ">>>>> Tests Timed Out",
+)
 _EXITED = re.compile(rf"{EXIT_CODE}:\s*(-?\d+)")
 _RAN = re.compile(
     r"Executed [1-9]\d* of \d+|TOTAL: [1-9]\d* (?:SUCCESS|FAILED)|': ok$"  # karma
@@ -318,7 +335,8 @@ _SIGNATURES = {
     "no_tests_collected": r"no tests ran|collected 0 items",
     "tests_timed_out": r"Timeout error: \d+ seconds exceeded",
 }
-_AMBIGUOUS = ("missing_module", "no_tests_collected", "tests_timed_out")  # which a patch can bring about, too
+# which a patch can bring about, too
+_AMBIGUOUS = ("missing_module", "no_tests_collected", "tests_timed_out")
 _SUCCESSES: Sequence[str] = (PASSED, XFAIL)
 _FAILURES: Collection[str | None] = (FAILED, ERROR, SKIPPED, None)
 _BROKEN: Collection[str | None] = (FAILED, ERROR)
@@ -342,7 +360,8 @@ _RULES: Mapping[RuleName, StatusRule] = {
     "swebench4": _IN_4,
     "smith": _IN_4,
     "rebench": StatusRule((PASSED,), (PASSED,)),
-    "live": StatusRule((PASSED,), (PASSED,), None, (FAILED,)),  # a test of PASS_TO_PASS may be absent
+    # a test of PASS_TO_PASS may be absent
+    "live": StatusRule((PASSED,), (PASSED,), None, (FAILED,)),
     "multi": StatusRule(_SUCCESSES, _SUCCESSES),
 }
 
@@ -362,7 +381,10 @@ def report_of(expected: Expected, log: str, parser: Parser) -> Report:
     """The fields of `report.json` for a patch that isn't null and the log of its tests."""
     statuses = statuses_in(log, parser, expected.rule)
     if statuses is None:
-        return {**blank(patch_exists=True), **(_infrastructure(log) if expected.rule == "swebench5" else {})}
+        return {
+            **blank(patch_exists=True),
+            **(_infrastructure(log) if expected.rule == "swebench5" else {}),
+        }
     return graded(expected, statuses)
 
 
@@ -371,12 +393,21 @@ def graded(expected: Expected, statuses: Mapping[str, str]) -> Report:
     rule = _RULES[expected.rule]
     ftp = _sorted_out(expected.fail_to_pass, statuses, expected, rule.fixed, rule.unfixed)
     ptp = _sorted_out(expected.pass_to_pass, statuses, expected, rule.kept, rule.broken)
-    ptp["failure"] += [test for test in expected.intact if statuses.get(test) in _BROKEN and test not in ptp["failure"]]
+    ptp["failure"] += [
+        test
+        for test in expected.intact
+        if statuses.get(test) in _BROKEN and test not in ptp["failure"]
+    ]
     return {
         **blank(patch_exists=True),
         "patch_successfully_applied": True,
         "resolved": not (ftp["failure"] or ptp["failure"]),
-        "tests_status": {"FAIL_TO_PASS": ftp, "PASS_TO_PASS": ptp, "FAIL_TO_FAIL": _none(), "PASS_TO_FAIL": _none()},
+        "tests_status": {
+            "FAIL_TO_PASS": ftp,
+            "PASS_TO_PASS": ptp,
+            "FAIL_TO_FAIL": _none(),
+            "PASS_TO_FAIL": _none(),
+        },
     }
 
 
@@ -397,7 +428,8 @@ def blank(*, patch_exists: bool) -> Report:
 
 def statuses_in(log: str, parser: Parser, rule: RuleName = "swebench5") -> Statuses | None:
     """The status of each test in a log; None if the log is no proof that the tests ran with the patch."""
-    if rule in ("live", "rebench", "multi"):  # whose own harnesses read the whole log, without any mark
+    # whose own harnesses read the whole log, without any mark
+    if rule in ("live", "rebench", "multi"):
         return parser(log)
     if rule == "smith":
         if any(marker in log for marker in (_UNGRADED[0], _UNGRADED[-1])):
@@ -436,13 +468,18 @@ def _sorted_out(
     """The tests that are successes and those that are failures; some statuses are neither."""
     if expected.eval_type == "fail_only":
         failed = [test for test in tests if statuses.get(test) == FAILED]
-        return {"success": [test for test in tests if statuses.get(test) != FAILED], "failure": failed}
+        return {
+            "success": [test for test in tests if statuses.get(test) != FAILED],
+            "failure": failed,
+        }
     find = status_in if expected.rule == "swebench5" else Mapping.get
     found = {test: find(statuses, test) for test in tests}
     return {
         "success": [test for test in tests if found[test] in successes],
         "failure": [
-            test for test in tests if found[test] not in successes and (failures is None or found[test] in failures)
+            test
+            for test in tests
+            if found[test] not in successes and (failures is None or found[test] in failures)
         ],
     }
 

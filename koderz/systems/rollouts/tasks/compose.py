@@ -27,8 +27,28 @@ HARBOR_SERVICES = ("main", "client")
 """The names of the agent's service in Harbor, beside which any other is a second one."""
 
 _IDLE = {
-    *("command", "entrypoint", "init", "tty", "stdin_open", "restart", "container_name", "hostname", "domainname"),
-    *("ports", "expose", "healthcheck", "depends_on", "networks", "labels", "logging", "shm_size", "ulimits"),
+    *(
+        "command",
+        "entrypoint",
+        "init",
+        "tty",
+        "stdin_open",
+        "restart",
+        "container_name",
+        "hostname",
+        "domainname",
+    ),
+    *(
+        "ports",
+        "expose",
+        "healthcheck",
+        "depends_on",
+        "networks",
+        "labels",
+        "logging",
+        "shm_size",
+        "ulimits",
+    ),
     *("stop_grace_period", "stop_signal", "pull_policy", "profiles", "extra_hosts", "dns"),
 }
 """Keys that say how an idle container is held open and reached; koderz starts commands itself."""
@@ -42,19 +62,59 @@ _USUAL: Mapping[str, Collection[str]] = {
     "user": ("root", "0", "0:0", "root:root"),
 }
 _KEPT = {
-    *("image", "command", "entrypoint", "healthcheck", "depends_on", "working_dir", "user", "tmpfs", "init", "tty"),
-    *("stdin_open", "shm_size", "ulimits", "stop_grace_period", "stop_signal", "restart", "hostname", "cap_drop"),
+    *(
+        "image",
+        "command",
+        "entrypoint",
+        "healthcheck",
+        "depends_on",
+        "working_dir",
+        "user",
+        "tmpfs",
+        "init",
+        "tty",
+    ),
+    *(
+        "stdin_open",
+        "shm_size",
+        "ulimits",
+        "stop_grace_period",
+        "stop_signal",
+        "restart",
+        "hostname",
+        "cap_drop",
+    ),
     *("read_only", "platform"),
 }
 """Keys of the services beside the agent's that compose gets as they are."""
 
 _REPLACED = {
-    *("build", "environment", "volumes", "networks", "container_name", "deploy", "cpus", "mem_limit", "pids_limit"),
+    *(
+        "build",
+        "environment",
+        "volumes",
+        "networks",
+        "container_name",
+        "deploy",
+        "cpus",
+        "mem_limit",
+        "pids_limit",
+    ),
     *("ports", "expose", "labels", "logging", "pull_policy"),
 }
 """Those that it gets otherwise, or not at all. All others, such as `privileged` and `env_file`, are refused."""
 
-_OF_BUILD = {"context", "dockerfile", "network", "platforms", "tags", "labels", "cache_from", "pull", "no_cache"}
+_OF_BUILD = {
+    "context",
+    "dockerfile",
+    "network",
+    "platforms",
+    "tags",
+    "labels",
+    "cache_from",
+    "pull",
+    "no_cache",
+}
 _EMPTY = ("/tmp", "/run", "/dev/shm", "/var/tmp")  # noqa: S108
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -70,18 +130,23 @@ _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash")
 class ComposeService:
     """The one service of a compose file."""
 
-    lacks: list[tuple[str, str]] = field(default_factory=list)  # what only compose can honour, and what that needs
-    ignored: list[str] = field(default_factory=list)  # settings that make no difference here, or that can't be had
+    # what only compose can honour, and what that needs
+    lacks: list[tuple[str, str]] = field(default_factory=list)
+    # settings that make no difference here, or that can't be had
+    ignored: list[str] = field(default_factory=list)
     image: str = ""  # a published one that takes the place of a Dockerfile's
     workdir: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     cpus: float | None = None
     memory_mb: int | None = None
-    mounted: list[tuple[str, str]] = field(default_factory=list)  # folders of the context, each with its place
+    # folders of the context, each with its place
+    mounted: list[tuple[str, str]] = field(default_factory=list)
     beside: Services | None = None  # the other services
 
 
-def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = ()) -> ComposeService:
+def read_compose(
+    path: Path, variables: Mapping[str, str], own: Sequence[str] = ()
+) -> ComposeService:
     """The service of a compose file in which the agent works, with those beside it.
 
     `variables` of this machine are those that values may be taken from. `own` are the names that the service may have,
@@ -95,13 +160,28 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
         services = document["services"]
         if not services or not all(isinstance(each, Mapping) for each in services.values()):
             raise TypeError("it needs services, each of which has to be a table")
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        yaml.YAMLError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise KoderzError(f"{path}: no compose file ({str(error).splitlines()[0]})") from None
     alone = [*services] if len(services) == 1 and not own else []
-    name = next((each for each in (*HARBOR_SERVICES, *alone) if each in services), own[0] if own else "")
+    name = next(
+        (each for each in (*HARBOR_SERVICES, *alone) if each in services), own[0] if own else ""
+    )
     if not name:
         return ComposeService(
-            [(f"services {', '.join(map(str, services))}", f"one named {' or '.join(HARBOR_SERVICES)}")]
+            [
+                (
+                    f"services {', '.join(map(str, services))}",
+                    f"one named {' or '.join(HARBOR_SERVICES)}",
+                )
+            ]
         )
     found, table = ComposeService(), services.get(name, {})
     for key, value in table.items():
@@ -114,7 +194,9 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
         try:
             found.beside = _beside(document, name, path.parent, variables)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            what, more = error.args if isinstance(error, _LackError) else ("services", str(error)[:60])
+            what, more = (
+                error.args if isinstance(error, _LackError) else ("services", str(error)[:60])
+            )
             found.lacks.append((what, f"{REFUSED}{more and f' ({more})'}"))
     found.ignored = [f"services.{name}.{key}" for key in found.ignored]
     return found
@@ -125,7 +207,11 @@ def needs_of(compose: Path, service: ComposeService) -> tuple[Need, ...]:
     found = [Need(f"{compose}: {what}", machine) for what, machine in service.lacks]
     if service.beside:
         names = ", ".join(service.beside.services)
-        found.append(Need(f"{compose}: services.{names}", "--sandbox docker or podman with compose", COMPOSED))
+        found.append(
+            Need(
+                f"{compose}: services.{names}", "--sandbox docker or podman with compose", COMPOSED
+            )
+        )
     return tuple(found)
 
 
@@ -155,7 +241,13 @@ class _LackError(ValueError):
         super().__init__(name, str(value)[:60])
 
 
-def _take(found: ComposeService, key: str, value: Any, table: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+def _take(
+    found: ComposeService,
+    key: str,
+    value: Any,
+    table: Mapping[str, Any],
+    variables: Mapping[str, str],
+) -> None:
     """Takes in one setting of the service. Raises ValueError or what odd values lead to where it can't be honoured."""
     takers: Mapping[str, Callable[[], None]] = {
         "build": lambda: _require_build(value),
@@ -167,14 +259,17 @@ def _take(found: ComposeService, key: str, value: Any, table: Mapping[str, Any],
         "tmpfs": lambda: found.ignored.extend(_made_elsewhere(value)),
     }
     if key == "image":
-        if "build" not in table and _HARNESS not in str(value):  # beside `build` it is the name of what is built
+        # beside `build` it is the name of what is built
+        if "build" not in table and _HARNESS not in str(value):
             found.image = filled(str(value), variables)
     elif key == "working_dir":
         found.workdir = posixpath.normpath(filled(str(value), variables))
     elif key in takers:
         takers[key]()
     elif key in ("command", "entrypoint") and not _is_waiting(value):
-        raise _LackError(key, shlex.join(map(str, value)) if isinstance(value, list) else str(value))
+        raise _LackError(
+            key, shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+        )
     elif key not in _IDLE and str(value) not in _USUAL.get(key, ()) and value not in (None, [], {}):
         raise _LackError(key, value)
 
@@ -216,14 +311,18 @@ def _variables(value: Any, known: Mapping[str, str]) -> Iterator[tuple[str, str]
         pairs = [*value.items()]
     else:
         pairs = [
-            (name, text if equals else None) for name, equals, text in (str(x).partition("=") for x in value or ())
+            (name, text if equals else None)
+            for name, equals, text in (str(x).partition("=") for x in value or ())
         ]
     for name, text in pairs:
         if text is None:  # taken from where compose runs
             if str(name) in known:
                 yield str(name), known[str(name)]
         elif _HARNESS not in str(text):
-            yield str(name), filled(str(text).lower() if isinstance(text, bool) else str(text), known)
+            yield (
+                str(name),
+                filled(str(text).lower() if isinstance(text, bool) else str(text), known),
+            )
 
 
 def _mounts(value: Sequence[Any]) -> Iterator[tuple[str, str]]:
@@ -239,7 +338,12 @@ def _mounts(value: Sequence[Any]) -> Iterator[tuple[str, str]]:
             target, _, mode = rest.partition(":")
             is_bound = mode in ("", "rw", "z", "Z", "cached", "delegated")
         inner = posixpath.normpath(source)
-        if not is_bound or not source.startswith(".") or inner.startswith("..") or not target.startswith("/"):
+        if (
+            not is_bound
+            or not source.startswith(".")
+            or inner.startswith("..")
+            or not target.startswith("/")
+        ):
             raise _LackError("volumes", f"{source}{target and ':'}{target}")
         yield inner, posixpath.normpath(target)
 
@@ -254,7 +358,9 @@ def _made_elsewhere(value: Any) -> Iterator[str]:
 
 def _is_waiting(value: Any) -> bool:
     """Whether a command does nothing but hold its container open."""
-    words = [str(each) for each in value] if isinstance(value, list) else shlex.split(str(value or ""))
+    words = (
+        [str(each) for each in value] if isinstance(value, list) else shlex.split(str(value or ""))
+    )
     if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
         return _WAITS.fullmatch(words[2].strip().rstrip(";")) is not None
     return not words or _WAITS.fullmatch(" ".join(words)) is not None
@@ -280,10 +386,14 @@ def filled(text: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def _beside(document: Mapping[str, Any], main: str, folder: Path, known: Mapping[str, str]) -> Services:
+def _beside(
+    document: Mapping[str, Any], main: str, folder: Path, known: Mapping[str, str]
+) -> Services:
     """The services beside the agent's, as compose gets them. Raises _LackError for what they can't have."""
     for key in document:
-        if key not in ("services", "volumes", "networks", "version", "name") and not str(key).startswith("x-"):
+        if key not in ("services", "volumes", "networks", "version", "name") and not str(
+            key
+        ).startswith("x-"):
             raise _LackError(str(key))
     for kind, driver in (("volumes", "local"), ("networks", "bridge")):
         for name, about in (document.get(kind) or {}).items():
@@ -306,10 +416,16 @@ def _beside(document: Mapping[str, Any], main: str, folder: Path, known: Mapping
 
 
 def _service(
-    table: Mapping[str, Any], main: str, folder: Path, volumes: Collection[str], known: Mapping[str, str]
+    table: Mapping[str, Any],
+    main: str,
+    folder: Path,
+    volumes: Collection[str],
+    known: Mapping[str, str],
 ) -> dict[str, Any]:
     if odd := [
-        key for key, value in table.items() if key not in _KEPT | _REPLACED and value not in (None, False, [], {})
+        key
+        for key, value in table.items()
+        if key not in _KEPT | _REPLACED and value not in (None, False, [], {})
     ]:
         raise _LackError(str(odd[0]), table[odd[0]])
     if main in (table.get("depends_on") or ()):
@@ -332,11 +448,19 @@ def _service(
     aliases = [alias for each in tables for alias in each.get("aliases") or ()]
     if name := table.get("container_name"):  # one of all of the machine, which can't be taken twice
         aliases.append(name)
-    own["networks"] = {"default": {"aliases": [_plain(each, known) for each in aliases if _HARNESS not in str(each)]}}
+    own["networks"] = {
+        "default": {
+            "aliases": [_plain(each, known) for each in aliases if _HARNESS not in str(each)]
+        }
+    }
     if "build" in table:
         own.pop("image", None)  # the name of what is built
         own["build"] = _built(table["build"], folder, known)
-    elif _HARNESS in str(table.get("image", _HARNESS)) or not own["image"] or own["image"].startswith("-"):
+    elif (
+        _HARNESS in str(table.get("image", _HARNESS))
+        or not own["image"]
+        or own["image"].startswith("-")
+    ):
         raise _LackError("image", table.get("image", ""))
     return own
 
@@ -349,7 +473,12 @@ def _built(value: Any, folder: Path, known: Mapping[str, str]) -> dict[str, Any]
     dockerfile = filled(str(built.get("dockerfile", "Dockerfile")), known)
     _inner(posixpath.join(context, dockerfile), folder, "build")
     target = {"target": str(built["target"])} if "target" in built else {}
-    return {"context": context, "dockerfile": dockerfile, "args": dict(_variables(built.get("args"), known)), **target}
+    return {
+        "context": context,
+        "dockerfile": dockerfile,
+        "args": dict(_variables(built.get("args"), known)),
+        **target,
+    }
 
 
 def _mount(each: Any, volumes: Collection[str], folder: Path) -> dict[str, Any]:
@@ -357,12 +486,19 @@ def _mount(each: Any, volumes: Collection[str], folder: Path) -> dict[str, Any]:
     if isinstance(each, Mapping):
         if odd := each.keys() - {"type", "source", "target", "read_only"}:
             raise _LackError(f"volumes.{min(odd)}", each)
-        kind, source, target = each.get("type"), str(each.get("source", "")), str(each.get("target", ""))
+        kind, source, target = (
+            each.get("type"),
+            str(each.get("source", "")),
+            str(each.get("target", "")),
+        )
         is_kept = bool(each.get("read_only"))
     else:
         source, _, rest = str(each).partition(":") if ":" in str(each) else ("", "", str(each))
         target, _, mode = rest.partition(":")
-        is_kept, kind = "ro" in mode.split(","), "bind" if source.startswith((".", "/", "~")) else "volume"
+        is_kept, kind = (
+            "ro" in mode.split(","),
+            "bind" if source.startswith((".", "/", "~")) else "volume",
+        )
     if not target.startswith("/") or kind not in ("bind", "volume", "tmpfs"):
         raise _LackError("volumes", f"{source}:{target}")
     if kind == "bind":
@@ -370,7 +506,12 @@ def _mount(each: Any, volumes: Collection[str], folder: Path) -> dict[str, Any]:
         return {"type": kind, "target": target, "read_only": True, **place}
     if source and source not in volumes:
         raise _LackError("volumes", f"{source}:{target}")
-    return {"type": kind, "target": target, "read_only": is_kept, **({"source": source} if source else {})}
+    return {
+        "type": kind,
+        "target": target,
+        "read_only": is_kept,
+        **({"source": source} if source else {}),
+    }
 
 
 def _inner(source: str, folder: Path, key: str) -> str:
@@ -388,4 +529,8 @@ def _plain(value: Any, known: Mapping[str, str]) -> Any:
         return {str(key): _plain(each, known) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each, known) for each in value]
-    return value if value is None or isinstance(value, bool | int | float) else filled(str(value), known)
+    return (
+        value
+        if value is None or isinstance(value, bool | int | float)
+        else filled(str(value), known)
+    )

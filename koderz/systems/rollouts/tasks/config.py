@@ -25,7 +25,13 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES
 from koderz.settings.trust import READS, RUNS_CODE
-from koderz.systems.rollouts.additions import KINDS, LARGEST_TEXT, Addition, read_additions, sources_of
+from koderz.systems.rollouts.additions import (
+    KINDS,
+    LARGEST_TEXT,
+    Addition,
+    read_additions,
+    sources_of,
+)
 from koderz.systems.rollouts.agents.adapters import ACP
 from koderz.systems.rollouts.task import Rollout, in_parts, with_digest
 from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset
@@ -72,7 +78,9 @@ class TaskEntry:
 
 
 _TOP = {"name": str, "parallel": int, "dataset": str, "registry": str}
-_KINDS: Mapping[str, Any] = {key: kind for key, kind in {**_TOP, **get_type_hints(TaskEntry)}.items() if key != "arm"}
+_KINDS: Mapping[str, Any] = {
+    key: kind for key, kind in {**_TOP, **get_type_hints(TaskEntry)}.items() if key != "arm"
+}
 _LONGEST_NAME = 60  # characters, of an arm
 _WANTED = {
     "name": "a text that can be the name of a folder",
@@ -144,18 +152,21 @@ def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
     for number, entry in enumerate(config.entries, 1):
         if entry.sandbox == "uncontained" and "sandbox" not in without:
             found[f"{config.where(number, 'sandbox')}, sandbox"] = RUNS_CODE
-        scripts = [entry.script] if entry.script else []
-        named = [("script", [found_beside(config.path, name) for name in scripts], RUNS_CODE)]
-        named.append(("agent_mounts", [found_beside(config.path, name) for name in entry.agent_mounts], READS))
+        scripts = [found_beside(config.path, entry.script)] if entry.script else []
+        mounts = [found_beside(config.path, name) for name in entry.agent_mounts]
         words = entry.agent.removeprefix(ACP).split() if entry.agent.startswith(ACP) else ()
-        named.append(("agent", [Path(word) for word in words if "/" in word and Path(word).exists()], READS))
+        files = [Path(word) for word in words if "/" in word and Path(word).exists()]
+        named = [
+            ("script", scripts, RUNS_CODE),
+            ("agent_mounts", mounts, READS),
+            ("agent", files, READS),
+        ]
         for key, texts in entry.added.items():
-            shown = [place for text in texts for place in sources_of(KINDS[key], text, config.path.parent)]
-            named.append((key, shown, READS))
+            sources = (sources_of(KINDS[key], text, config.path.parent) for text in texts)
+            named.append((key, [place for each in sources for place in each], READS))
         for key, places, risk in named:
-            if not all(
-                any(Path(os.path.realpath(place)).is_relative_to(folder) for folder in near) for place in places
-            ):
+            real = [Path(os.path.realpath(place)) for place in places]
+            if not all(any(place.is_relative_to(folder) for folder in near) for place in real):
                 found[f"{config.where(number, key)}, {key}"] = risk
     return found
 
@@ -165,7 +176,17 @@ def config_of(place: Path, dataset: Dataset) -> Config:
     tasks = tuple(dataclasses.replace(task, base=task.digest) for task in dataset.tasks)
     entries = tuple(TaskEntry(str(task.folder)) for task in tasks)
     name = place.absolute().name.removesuffix(".gz").removesuffix(".jsonl")
-    return Config(place, "", name, 1, entries, tasks, tuple(task.id for task in tasks), dataset.about, dataset.refused)
+    return Config(
+        place,
+        "",
+        name,
+        1,
+        entries,
+        tasks,
+        tuple(task.id for task in tasks),
+        dataset.about,
+        dataset.refused,
+    )
 
 
 def read_config(path: Path, variables: Mapping[str, str] = MappingProxyType({})) -> Config:
@@ -203,21 +224,35 @@ def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Co
     dataset = _dataset(path, usual.pop("dataset", ""), usual.pop("registry", ""), dict(variables))
     stated: list[TaskEntry] = []
     for number, row in enumerate(rows, 1):
-        entry = TaskEntry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
+        entry = TaskEntry(
+            **{
+                **usual,
+                **{key: _read(path, text, number, key, value) for key, value in row.items()},
+            }
+        )
         if not entry.prepared_dir:
             raise KoderzError(f"{_where(path, text, number, '')} has no prepared_dir")
         stated.append(entry)
-    loaded = [_task(path, text, entry, number, dict(variables)) for number, entry in enumerate(stated, 1)]
-    of_dataset = [TaskEntry(**{**usual, "prepared_dir": str(task.folder)}) for task in dataset.tasks]
+    loaded = [
+        _task(path, text, entry, number, dict(variables)) for number, entry in enumerate(stated, 1)
+    ]
+    of_dataset = [
+        TaskEntry(**{**usual, "prepared_dir": str(task.folder)}) for task in dataset.tasks
+    ]
     plain = [*zip(stated, loaded, range(1, len(stated) + 1), strict=True)]
     plain += zip(of_dataset, dataset.tasks, [0] * len(of_dataset), strict=True)
-    entered = [(each, task, number) for entry, task, number in plain for each in _in_arms(entry, arms)]
+    entered = [
+        (each, task, number) for entry, task, number in plain for each in _in_arms(entry, arms)
+    ]
     added = cache(partial(_additions, path))  # which are read once for thousands of tasks
-    own = [_with_settings(path, text, *each, added(tuple(each[0].added.items()))) for each in entered]
+    own = [
+        _with_settings(path, text, *each, added(tuple(each[0].added.items()))) for each in entered
+    ]
     tasks = _told_apart({task.digest: task for task in own})
     of_entries = tuple(tasks[each.digest].id for each in own)
-    entries, every, number = tuple(entry for entry, _, _ in entered), tuple(tasks.values()), max(1, len(arms))
-    return Config(path, text, name, parallel, entries, every, of_entries, dataset.about, dataset.refused, number)
+    entries, every = tuple(entry for entry, _, _ in entered), tuple(tasks.values())
+    about, refused, number = dataset.about, dataset.refused, max(1, len(arms))
+    return Config(path, text, name, parallel, entries, every, of_entries, about, refused, number)
 
 
 def _arms(path: Path, text: str, rows: object) -> Sequence[Mapping[str, Any]]:
@@ -230,9 +265,14 @@ def _arms(path: Path, text: str, rows: object) -> Sequence[Mapping[str, Any]]:
     ]
     names = [arm.get("name", "") for arm in arms]
     for number, name in enumerate(names, 1):
-        if not (name and name.isprintable() and len(name) <= _LONGEST_NAME) or names.index(name) < number - 1:
+        if (
+            not (name and name.isprintable() and len(name) <= _LONGEST_NAME)
+            or names.index(name) < number - 1
+        ):
             where = _where(path, text, number, "name", "arms")
-            raise KoderzError(f"{where}: each of [[arms]] needs a name of its own, of up to {_LONGEST_NAME} characters")
+            raise KoderzError(
+                f"{where}: each of [[arms]] needs a name of its own, of up to {_LONGEST_NAME} characters"
+            )
     return arms
 
 
@@ -256,8 +296,13 @@ def _additions(path: Path, added: Sequence[tuple[str, Sequence[str]]]) -> tuple[
                 raise KoderzError(f"{path}: {key}: {error}") from None
             for each in every:
                 if found.setdefault((each.kind, each.bare_name), each) is not each:
-                    raise KoderzError(f"{path}: {key}: one arm can't have two that are called {each.bare_name}")
-    if sum(len(each.text.encode()) for each in found.values() if each.kind != "skill") > LARGEST_TEXT:
+                    raise KoderzError(
+                        f"{path}: {key}: one arm can't have two that are called {each.bare_name}"
+                    )
+    if (
+        sum(len(each.text.encode()) for each in found.values() if each.kind != "skill")
+        > LARGEST_TEXT
+    ):
         raise KoderzError(f"{path}: the texts of one arm have more than {LARGEST_TEXT >> 10} KB")
     return tuple(found.values())
 
@@ -268,7 +313,9 @@ def _dataset(path: Path, name: str, registry: str, variables: Mapping[str, str])
         return Dataset(())
     beside = registry if "://" in registry else str(found_beside(path, registry))
     place = found_beside(path, name)
-    return read_dataset(place if place.exists() else Path(name), beside if registry else None, variables)
+    return read_dataset(
+        place if place.exists() else Path(name), beside if registry else None, variables
+    )
 
 
 def _read(path: Path, text: str, number: int, key: str, value: object, table: str = "tasks") -> Any:
@@ -289,27 +336,44 @@ def _read(path: Path, text: str, number: int, key: str, value: object, table: st
     except (msgspec.ValidationError, ValueError):
         holds = False
     if not holds:
-        raise KoderzError(f"{where}: {key} has to be {_WANTED.get(key, 'a text')}, not {str(value)[:60]!r}")
+        raise KoderzError(
+            f"{where}: {key} has to be {_WANTED.get(key, 'a text')}, not {str(value)[:60]!r}"
+        )
     return found
 
 
-def _task(path: Path, text: str, entry: TaskEntry, number: int, variables: Mapping[str, str]) -> Rollout:
+def _task(
+    path: Path, text: str, entry: TaskEntry, number: int, variables: Mapping[str, str]
+) -> Rollout:
     """The entry's task, before the entry's settings."""
     folder = found_beside(path, entry.prepared_dir)
     if not folder.is_dir():
-        raise KoderzError(f"{_where(path, text, number, 'prepared_dir')}: there is no folder {entry.prepared_dir}")
-    overrides = found_beside(path, entry.overrides) if entry.overrides and entry.apply_overrides else None
+        raise KoderzError(
+            f"{_where(path, text, number, 'prepared_dir')}: there is no folder {entry.prepared_dir}"
+        )
+    overrides = (
+        found_beside(path, entry.overrides) if entry.overrides and entry.apply_overrides else None
+    )
     if overrides and not overrides.is_file():
-        raise KoderzError(f"{_where(path, text, number, 'overrides')}: there is no file {entry.overrides}")
+        raise KoderzError(
+            f"{_where(path, text, number, 'overrides')}: there is no file {entry.overrides}"
+        )
     task = load_task(folder, overrides, apply_overrides=entry.apply_overrides, variables=variables)
     if overrides and not task.takes_overrides:
         where = _where(path, text, number, "overrides")
-        raise KoderzError(f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides")
+        raise KoderzError(
+            f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides"
+        )
     return task
 
 
 def _with_settings(
-    path: Path, text: str, entry: TaskEntry, task: Rollout, number: int, additions: Sequence[Addition]
+    path: Path,
+    text: str,
+    entry: TaskEntry,
+    task: Rollout,
+    number: int,
+    additions: Sequence[Addition],
 ) -> Rollout:
     """The task with the settings of its entry, and what its agent gets; its digest differs from other entries'."""
     own = {**task.environment, **entry.environment_variables}
@@ -317,10 +381,20 @@ def _with_settings(
     mounts = tuple(str(found_beside(path, name).absolute()) for name in entry.agent_mounts)
     if missing := [name for name in mounts if not Path(name).exists() or Path(name) == Path("/")]:
         where = _where(path, text, number, "agent_mounts")
-        raise KoderzError(f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
-    if twice := {each.name for each in task.additions if each.kind == "mcp"} & {each.bare_name for each in additions}:
-        raise KoderzError(f"{path}: {task.id} has a server {min(twice)} of its own; call that of the arm otherwise")
-    in_arm = [entry.arm, *((each.name, each.digest) for each in additions)] if entry.arm or additions else []
+        raise KoderzError(
+            f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown"
+        )
+    if twice := {each.name for each in task.additions if each.kind == "mcp"} & {
+        each.bare_name for each in additions
+    }:
+        raise KoderzError(
+            f"{path}: {task.id} has a server {min(twice)} of its own; call that of the arm otherwise"
+        )
+    in_arm = (
+        [entry.arm, *((each.name, each.digest) for each in additions)]
+        if entry.arm or additions
+        else []
+    )
     changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts, *in_arm))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
 
@@ -357,15 +431,16 @@ def found_beside(path: Path, name: str) -> Path:
 
 def _where(path: Path, text: str, number: int, key: str, table: str = "tasks") -> str:
     """The file and line of a key in an entry, or above all entries; without a key, of the entry itself."""
-    section, sections, found = ("", 0), dict.fromkeys(("tasks", "arms"), 0), dict[tuple[tuple[str, int], str], int]()
+    section, sections = ("", 0), dict.fromkeys(("tasks", "arms"), 0)
+    found = dict[tuple[tuple[str, int], str], int]()
     for line, each in enumerate(text.splitlines(), 1):
         for name in sections:
             if each.strip().startswith(f"[[{name}]]"):
                 sections[name] += 1
                 section = name, sections[name]
                 found[section, ""] = line
-        name = each.strip(" \t[").partition("=")[0].partition("]")[0].removeprefix("tasks.").strip(" \t\"'")
-        found.setdefault((section, name), line)
+        name = each.strip(" \t[").partition("=")[0].partition("]")[0]
+        found.setdefault((section, name.removeprefix("tasks.").strip(" \t\"'")), line)
     own = table, number
     at = found.get((own, key)) or found.get((("", 0), key)) or found.get((own, ""))
     return f"{path}, line {at}" if at else str(path)
@@ -404,7 +479,10 @@ class Variants:
             return [(task, None) for task in entries]
         names = [name for name in self._varied() if name not in without]
         firsts = {task: self._groups[self._tasks[task].base][0].id for task in self._tasks}
-        return [(firsts[task], {name: self._shown[task].get(name) for name in names}) for task in entries]
+        return [
+            (firsts[task], {name: self._shown[task].get(name) for name in names})
+            for task in entries
+        ]
 
     def find(self, task: str, settings: Shown) -> Rollout:
         """The task with this id under an arm's settings. Raises KoderzError if no entry matches."""
@@ -418,10 +496,16 @@ class Variants:
         """The names of settings with several values for some task."""
         groups = [[self._set[task.id] for task in group] for group in self._groups.values()]
         names = dict.fromkeys(name for own in self._set.values() for name in own)
-        return [name for name in names if any(len({own.get(name) for own in group}) > 1 for group in groups)]
+        return [
+            name
+            for name in names
+            if any(len({own.get(name) for own in group}) > 1 for group in groups)
+        ]
 
 
-def additions_by_arm(config: Config | None, tasks: Sequence[Rollout]) -> dict[str, list[dict[str, str]]]:
+def additions_by_arm(
+    config: Config | None, tasks: Sequence[Rollout]
+) -> dict[str, list[dict[str, str]]]:
     """The additions of each of [[arms]], for the record; those of entries without an arm by the name ''."""
     arms = dict(zip(config.of_entries, config.entries, strict=True)) if config else {}
     found: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
@@ -429,7 +513,9 @@ def additions_by_arm(config: Config | None, tasks: Sequence[Rollout]) -> dict[st
         for each in task.additions:
             row = {"kind": each.kind, "name": each.name, "digest": each.digest}
             row |= {"place": each.place} if each.kind == "mcp" else {}
-            found[arms[task.id].arm if task.id in arms else ""][f"{each.kind} {each.name} {each.digest}"] = row
+            found[arms[task.id].arm if task.id in arms else ""][
+                f"{each.kind} {each.name} {each.digest}"
+            ] = row
     return {arm: [*rows.values()] for arm, rows in found.items()}
 
 
@@ -437,9 +523,14 @@ def settings_label(settings: Shown) -> str:
     """The settings in the name of an arm, such as `MODE=fast · timeout_sec=60`; cut if there are many."""
     scrubber = Scrubber()  # a value may be a secret of this machine, however it is called
     shown = {
-        name: value if scrubber.text(value) == value else "#" for name, value in settings.items() if value is not None
+        name: value if scrubber.text(value) == value else "#"
+        for name, value in settings.items()
+        if value is not None
     }
-    words = [value if name == "arm" else f"{name.removeprefix(_VARIABLE)}={value}" for name, value in shown.items()]
+    words = [
+        value if name == "arm" else f"{name.removeprefix(_VARIABLE)}={value}"
+        for name, value in shown.items()
+    ]
     label = " · ".join(words)
     return label if len(label) <= _LONG_NAME else f"{label[:_LONG_NAME].rstrip(' ·')}…"
 
@@ -451,7 +542,11 @@ def _set_by(entry: TaskEntry) -> dict[str, str]:
         "sandbox": entry.sandbox,
         "agent_mounts": ", ".join(entry.agent_mounts) or None,
         # The name of an arm stands for all that it gives; without arms, the entries' own keys tell them apart.
-        **({"arm": entry.arm} if entry.arm else {key: ", ".join(texts) for key, texts in entry.added.items()}),
+        **(
+            {"arm": entry.arm}
+            if entry.arm
+            else {key: ", ".join(texts) for key, texts in entry.added.items()}
+        ),
     }
     variables = {f"{_VARIABLE}{name}": value for name, value in entry.environment_variables.items()}
     return {**variables, **{name: value for name, value in own.items() if value is not None}}
@@ -470,8 +565,13 @@ def _shown(values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]
             others = known[name]
             if value not in others:
                 words, number = _words(name, value, scrubber), len(others) + 1
-                others[value] = words if words and words not in others.values() else f"{words}#{number}"
-    return {task: {name: known[name][value] for name, value in own.items()} for task, own in values.items()}
+                others[value] = (
+                    words if words and words not in others.values() else f"{words}#{number}"
+                )
+    return {
+        task: {name: known[name][value] for name, value in own.items()}
+        for task, own in values.items()
+    }
 
 
 def _words(name: str, value: str, scrubber: Scrubber) -> str:

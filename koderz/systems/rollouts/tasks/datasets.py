@@ -27,7 +27,13 @@ from koderz.settings.paths import cache_folder
 from koderz.suites.dataset import Row
 from koderz.suites.keys import meant, require_keys
 from koderz.suites.tables import kind_of
-from koderz.systems.rollouts.swebench import DEPRECATED, Instance, is_task_repository, read_instances, with_substitute
+from koderz.systems.rollouts.swebench import (
+    DEPRECATED,
+    Instance,
+    is_task_repository,
+    read_instances,
+    with_substitute,
+)
 from koderz.systems.rollouts.swebench.places import SECONDS, variables_of
 from koderz.systems.rollouts.task import Need, Network, Repo, Rollout, Rubric, SkillEval
 from koderz.systems.rollouts.tasks.formats import FILES, load_task
@@ -51,7 +57,11 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
     Raises KoderzError as `read_instances`.
     """
-    return [_rollout(path, instance) for instance in read_instances(path) if instance.split != DEPRECATED]
+    return [
+        _rollout(path, instance)
+        for instance in read_instances(path)
+        if instance.split != DEPRECATED
+    ]
 
 
 def _rollout(path: Path, instance: Instance) -> Rollout:
@@ -68,7 +78,10 @@ def _rollout(path: Path, instance: Instance) -> Rollout:
         image_name=instance.image,
         network=Network("no-network"),
         test_seconds=SECONDS,
-        needs=(*(assets if instance.has_assets else ()), Need(image, _ELSEWHERE, IMAGED, image=instance.image)),
+        needs=(
+            *(assets if instance.has_assets else ()),
+            Need(image, _ELSEWHERE, IMAGED, image=instance.image),
+        ),
         digest=instance.digest,
         instance=instance,
         has_tree_of_image=True,
@@ -76,7 +89,9 @@ def _rollout(path: Path, instance: Instance) -> Rollout:
     )
 
 
-def stood_in(tasks: Iterable[Rollout], environments: Path | None, images: Path | None) -> Sequence[Rollout]:
+def stood_in(
+    tasks: Iterable[Rollout], environments: Path | None, images: Path | None
+) -> Sequence[Rollout]:
     """The tasks, where an environment of this machine stands in for each image that isn't in a folder of images.
 
     Raises KoderzError for a file of environments that can't be read.
@@ -152,9 +167,13 @@ def find_dataset(name: str, registry: str) -> FoundDataset:
     bare, _, version = name.partition("@")
     versions = {each.version: each for each in datasets if each.name == bare}
     if not versions:
-        raise KoderzError(f"{registry} has no dataset {bare!r}; {meant(bare, {each.name for each in datasets})}")
+        raise KoderzError(
+            f"{registry} has no dataset {bare!r}; {meant(bare, {each.name for each in datasets})}"
+        )
     if version and version not in versions:
-        raise KoderzError(f"{registry}: {bare} has no version {version!r}; {meant(version, versions)}")
+        raise KoderzError(
+            f"{registry}: {bare} has no version {version!r}; {meant(version, versions)}"
+        )
     dataset = versions[version or max(versions, key=_age)]
     if not dataset.tasks:
         raise KoderzError(f"{registry}: {bare}@{dataset.version} has no tasks")
@@ -174,7 +193,9 @@ def _age(version: str) -> tuple[bool, bool, Version, str]:
 
 def _read_registry(registry: str) -> Sequence[RegistryDataset]:
     try:
-        rows = orjson.loads(_fetched(registry) if "://" in registry else _read_bytes(Path(registry)))
+        rows = orjson.loads(
+            _fetched(registry) if "://" in registry else _read_bytes(Path(registry))
+        )
     except orjson.JSONDecodeError as error:
         raise KoderzError(f"{registry}: no JSON ({error})") from None
     if not isinstance(rows, list):
@@ -205,12 +226,16 @@ def _read_bytes(path: Path) -> bytes:
 
 def _fetched(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
-        raise KoderzError(f"--registry {url}: a registry is a file, or is fetched by https:// or http://")
+        raise KoderzError(
+            f"--registry {url}: a registry is a file, or is fetched by https:// or http://"
+        )
     from koderz.connections import certificates, httpx, told
 
     found, trusted = bytearray(), certificates("https:")  # to which a server may redirect
     try:
-        with httpx.stream("GET", url, verify=trusted, timeout=_SECONDS, follow_redirects=True) as answer:
+        with httpx.stream(
+            "GET", url, verify=trusted, timeout=_SECONDS, follow_redirects=True
+        ) as answer:
             for part in answer.raise_for_status().iter_bytes():
                 found += part
                 if len(found) >= _LARGEST:
@@ -238,14 +263,22 @@ def _task_folders(dataset: RegistryDataset, registry: str) -> Sequence[Path]:
     wanted: dict[tuple[str, str], list[str]] = {}
     for task in dataset.tasks:
         if task.git_url:
-            wanted.setdefault((_git_source(task.git_url, registry), task.git_commit_id or ""), []).append(task.path)
+            wanted.setdefault(
+                (_git_source(task.git_url, registry), task.git_commit_id or ""), []
+            ).append(task.path)
     trees = {key: _fetch_tree(*key, paths, where) for key, paths in wanted.items()}
     found = []
     for task in dataset.tasks:
-        key = (_git_source(task.git_url, registry), task.git_commit_id or "") if task.git_url else None
+        key = (
+            (_git_source(task.git_url, registry), task.git_commit_id or "")
+            if task.git_url
+            else None
+        )
         folder = (trees[key] if key else Path(registry).absolute().parent) / task.path
         if not folder.is_dir():
-            raise KoderzError(f"{where}: there is no folder {task.path}{f' in {task.git_url}' if key else ''}")
+            raise KoderzError(
+                f"{where}: there is no folder {task.path}{f' in {task.git_url}' if key else ''}"
+            )
         found.append(folder)
     return found
 
@@ -264,9 +297,13 @@ def _fetch_tree(source: str, commit: str, paths: Sequence[str], where: str) -> P
     with made_whole(tree) as fresh:
         try:
             with ThreadPoolExecutor(1) as pool:  # an event loop may be running here
-                pool.submit(lambda: asyncio.run(git.export(source, commit, fresh, paths=paths))).result()
+                pool.submit(
+                    lambda: asyncio.run(git.export(source, commit, fresh, paths=paths))
+                ).result()
         except git.GitError as error:
-            raise KoderzError(f"{where}: {commit[:12]} of {source} can't be fetched: {error}") from None
+            raise KoderzError(
+                f"{where}: {commit[:12]} of {source} can't be fetched: {error}"
+            ) from None
     return tree
 
 
@@ -292,23 +329,36 @@ def read_dataset(place: Path, registry: str | None, variables: Mapping[str, str]
     if place.is_dir():
         return _in_folder(place, variables)
     if place.exists() or (len(place.parts) > 1 and registry is None):
-        raise KoderzError(f"{place} is no folder of tasks, no file of rows (.jsonl), nor a configuration (.toml)")
+        raise KoderzError(
+            f"{place} is no folder of tasks, no file of rows (.jsonl), nor a configuration (.toml)"
+        )
     if registry is None:
-        raise KoderzError(f"there is no folder {place}; a dataset of that name needs --registry FILE or URL")
+        raise KoderzError(
+            f"there is no folder {place}; a dataset of that name needs --registry FILE or URL"
+        )
     found = find_dataset(place.as_posix(), registry)
     loaded = _loaded(found.folders, variables)
-    about = {"name": found.name, "version": found.version, "registry": registry, "entry_digest": found.digest}
+    about = {
+        "name": found.name,
+        "version": found.version,
+        "registry": registry,
+        "entry_digest": found.digest,
+    }
     return replace(_with_digest(loaded.tasks, about), refused=loaded.refused)
 
 
 def _with_digest(tasks: Sequence[Rollout], about: Mapping[str, str]) -> Dataset:
     digests = sorted(f"{task.id} {task.digest}" for task in tasks)
-    return Dataset(tasks, {**about, "digest": hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]})
+    return Dataset(
+        tasks, {**about, "digest": hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]}
+    )
 
 
 def _in_folder(folder: Path, variables: Mapping[str, str]) -> Dataset:
     """The task in a folder, or the tasks in the folders below it."""
-    folders = [] if _is_task(folder) else [path for path in sorted(folder.iterdir()) if _is_task(path)]
+    folders = (
+        [] if _is_task(folder) else [path for path in sorted(folder.iterdir()) if _is_task(path)]
+    )
     if not folders and not _is_task(folder) and (files := evals_files(folder)):
         return _of_evals(files, folder)
     if not folders:
@@ -354,7 +404,16 @@ def each_once(tasks: Sequence[Rollout], where: str) -> Sequence[Rollout]:
 
 _EVALS = "evals/evals.json"  # of a skill's folder
 _LARGEST_EVALS = 16 * MB
-_EVAL_KEYS = {"id", "name", "prompt", "expected_output", "files", "expectations", "assertions", "tests"}
+_EVAL_KEYS = {
+    "id",
+    "name",
+    "prompt",
+    "expected_output",
+    "files",
+    "expectations",
+    "assertions",
+    "tests",
+}
 _EVAL_FOLDERS = ("evals/files/", "evals/")  # without which files are laid into the checkout
 
 
@@ -365,8 +424,14 @@ def evals_files(place: Path) -> list[Path]:
     """
     if place.is_dir():
         own = place / _EVALS
-        return [own] if own.is_file() else sorted(path for path in place.glob(f"*/{_EVALS}") if path.is_file())
-    is_small = place.suffix == ".json" and place.is_file() and place.stat().st_size <= _LARGEST_EVALS
+        return (
+            [own]
+            if own.is_file()
+            else sorted(path for path in place.glob(f"*/{_EVALS}") if path.is_file())
+        )
+    is_small = (
+        place.suffix == ".json" and place.is_file() and place.stat().st_size <= _LARGEST_EVALS
+    )
     return [place] if is_small and isinstance(_json_of(place).get("evals"), list) else []
 
 
@@ -408,7 +473,9 @@ def _eval_task(row: Row, task_id: str, skill: str, root: Path) -> Rollout:
         found = dict[str, Path]()
         for path in row.texts(key):
             inner = path.removeprefix("./")
-            name = inner.removeprefix(next((folder for folder in _EVAL_FOLDERS if inner.startswith(folder)), ""))
+            name = inner.removeprefix(
+                next((folder for folder in _EVAL_FOLDERS if inner.startswith(folder)), "")
+            )
             file = root / inner
             if leads_out(file, root) or not file.is_file():
                 raise row.error(f"{key}: there is no file {path} in {root}")
@@ -419,9 +486,13 @@ def _eval_task(row: Row, task_id: str, skill: str, root: Path) -> Rollout:
 
     expected = row.text("expected_output", "")
     stated = (*row.texts("expectations"), *row.texts("assertions"))
-    scripts = tuple(Script(name, "tests", file.read_text("utf-8")) for name, file in named("tests").items())
+    scripts = tuple(
+        Script(name, "tests", file.read_text("utf-8")) for name, file in named("tests").items()
+    )
     if not (stated or expected or scripts):
-        raise row.error("it has no expectations, expected_output or tests, so nothing could judge it")
+        raise row.error(
+            "it has no expectations, expected_output or tests, so nothing could judge it"
+        )
     expectations = stated or ((f"The result is as expected: {expected}",) if expected else ())
     shown = named("files")
     about = f"\n\nInput files: {', '.join(shown)}" if shown else ""
@@ -439,7 +510,9 @@ def _eval_task(row: Row, task_id: str, skill: str, root: Path) -> Rollout:
         ignored_keys=tuple(f"evals.json: {key}" for key in row.fields if key not in _EVAL_KEYS),
     )
     # The skill itself is no part of the task: arms with two revisions of it have the same one.
-    digest = hashlib.sha256(repr((replace(task, folder=Path(), files={}), task.skill_eval)).encode())
+    digest = hashlib.sha256(
+        repr((replace(task, folder=Path(), files={}), task.skill_eval)).encode()
+    )
     for path, source in shown.items():
         digest.update(f"{path}\0".encode() + source.read_bytes())
     return replace(task, digest=digest.hexdigest()[:16])
@@ -447,14 +520,22 @@ def _eval_task(row: Row, task_id: str, skill: str, root: Path) -> Rollout:
 
 def skill_notices(tasks: Sequence[Rollout]) -> Iterator[str]:
     """Sentences on what judges the evals of skills among the tasks, and on what is wrong with skills."""
-    evals = {task.base or task.id: task for task in tasks if task.skill_eval}.values()  # each once, however many arms
+    # each once, however many arms
+    evals = {task.base or task.id: task for task in tasks if task.skill_eval}.values()
     by = Counter("their tests" if task.scripts else "the role judge" for task in evals)
     if by:
         told = ", ".join(f"{count} by {what}" for what, count in by.items())
         calibrated = "koderz benchmark calibrate says how far that one can be believed"
         yield f"evals of skills are judged: {told}{f'; {calibrated}' if 'the role judge' in by else ''}"
-    added = [each for task in tasks for each in task.additions if each.kind == "skill" and not each.inside]
-    for folder in dict.fromkeys([*(task.folder for task in evals), *(Path(each.path) for each in added)]):
+    added = [
+        each
+        for task in tasks
+        for each in task.additions
+        if each.kind == "skill" and not each.inside
+    ]
+    for folder in dict.fromkeys(
+        [*(task.folder for task in evals), *(Path(each.path) for each in added)]
+    ):
         yield from skill_problems(folder)
 
 

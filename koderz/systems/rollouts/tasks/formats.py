@@ -19,7 +19,12 @@ from koderz.suites.keys import require_keys
 from koderz.systems.rollouts.dockerfiles.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.environments.trees import shown_below
 from koderz.systems.rollouts.task import Repo, Rollout, Rubric, Verifier, with_digest
-from koderz.systems.rollouts.tasks.compose import ComposeService, needs_of, read_compose, with_service
+from koderz.systems.rollouts.tasks.compose import (
+    ComposeService,
+    needs_of,
+    read_compose,
+    with_service,
+)
 from koderz.systems.rollouts.tasks.harbor import existing, own_script, read_harbor_task
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.scripts import Script
@@ -27,14 +32,29 @@ from koderz_tracker.files import MB
 
 _LARGEST = 64 * MB  # of a file that describes a task
 _OVERRIDES = {
-    *("remove_repo_paths", "inject_files", "repo", "lm_instructions", "prompt", "overlay_files", "overlay_repo_files"),
+    *(
+        "remove_repo_paths",
+        "inject_files",
+        "repo",
+        "lm_instructions",
+        "prompt",
+        "overlay_files",
+        "overlay_repo_files",
+    ),
     *("evaluation", "environment_variables"),
 }
 _KEYS: Mapping[str, Collection[str]] = {
     "": ("task_id", "metadata", "repo", "lm", "evaluation", "sensitivity"),
     "repo": [field.name for field in dataclasses.fields(Repo)],
     "lm": ("instructions",),
-    "evaluation": ("rubrics", "test_scripts", "metrics", "content_rubric", "location_rubric", "clarity_rubric"),
+    "evaluation": (
+        "rubrics",
+        "test_scripts",
+        "metrics",
+        "content_rubric",
+        "location_rubric",
+        "clarity_rubric",
+    ),
 }
 """The keys of tb_meta.json and of its tables; `metadata` may hold any."""
 _SOLUTION = "overlay_files/diff.patch"  # the human's diff, in a folder with tb_meta.json
@@ -78,7 +98,9 @@ def load_task(
     key = folder, overrides, apply_overrides, *sorted(variables.items())
     if key not in loaded:
         try:
-            loaded[key] = _read(folder, overrides, apply_overrides=apply_overrides, variables=variables)
+            loaded[key] = _read(
+                folder, overrides, apply_overrides=apply_overrides, variables=variables
+            )
         except KoderzError as error:
             loaded[key] = error
     if isinstance(found := loaded[key], KoderzError):
@@ -86,9 +108,13 @@ def load_task(
     return found
 
 
-def _read(folder: Path, overrides: Path | None, *, apply_overrides: bool, variables: Mapping[str, str]) -> Rollout:
+def _read(
+    folder: Path, overrides: Path | None, *, apply_overrides: bool, variables: Mapping[str, str]
+) -> Rollout:
     loaders: dict[str, Callable[[], Rollout]] = {
-        "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
+        "tb_meta.json": lambda: _of_tb_meta(
+            folder, _overrides(folder, overrides) if apply_overrides else {}
+        ),
         "task.toml": lambda: read_harbor_task(folder, variables),
         "task.yaml": lambda: _of_terminal_bench(folder, variables),
     }
@@ -110,14 +136,20 @@ def require_work(task: Rollout, *, judged: bool) -> None:
             "from there, or an https:// URL"
         )
     if not task.instructions.strip():
-        raise KoderzError(f"{task.folder}: the task has no instructions, so an agent would have nothing to do")
+        raise KoderzError(
+            f"{task.folder}: the task has no instructions, so an agent would have nothing to do"
+        )
     if judged or task.instance:
         return
     parts = [stage.task for stage in task.stages] or [task]
     if not all(part.scripts or (part.verifier and part.verifier.has_script) for part in parts):
-        stated = "tests to the eval" if task.skill_eval else "evaluation.test_scripts of tb_meta.json"
+        stated = (
+            "tests to the eval" if task.skill_eval else "evaluation.test_scripts of tb_meta.json"
+        )
         missing = Path(task.verifier.name).name if task.verifier else stated
-        raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
+        raise KoderzError(
+            f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model"
+        )
 
 
 def _digest_of(files: Mapping[str, Path], more: str = "") -> str:
@@ -134,9 +166,15 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
     meta = _json(where)
     _require_known(meta, where)
     laid = folder / "overlay_files"
-    shown = {path: _text(source) for path, source in files_below(laid).items() if path != "diff.patch"}
+    shown = {
+        path: _text(source) for path, source in files_below(laid).items() if path != "diff.patch"
+    }
     shown |= _converted(overrides.get("overlay_files", {}), dict[str, str], where)
-    told = overrides.get("prompt") or overrides.get("lm_instructions") or shown.get("LM_INSTRUCTIONS.md")
+    told = (
+        overrides.get("prompt")
+        or overrides.get("lm_instructions")
+        or shown.get("LM_INSTRUCTIONS.md")
+    )
     evaluation = overrides.get("evaluation", meta.get("evaluation") or {})
     if not isinstance(evaluation, dict):
         raise KoderzError(f"{where}: evaluation has to be an object")
@@ -192,7 +230,9 @@ def _scripts(evaluation: Mapping[str, Any], where: Path) -> tuple[Script, ...]:
     rows = _converted(evaluation.get("test_scripts", []), list[dict[str, Any]], where)
     for row in rows:
         if ("content" in row) == ("content_file" in row):
-            raise KoderzError(f"{where}: the test script {row.get('path')} needs one of content and content_file")
+            raise KoderzError(
+                f"{where}: the test script {row.get('path')} needs one of content and content_file"
+            )
         if "content_file" in row:
             name = PurePosixPath(_converted(row["content_file"], str, where)).as_posix()
             file = files_below(where.parent).get(name)
@@ -202,7 +242,9 @@ def _scripts(evaluation: Mapping[str, Any], where: Path) -> tuple[Script, ...]:
     return tuple(_converted(rows, list[Script], where))
 
 
-def _rubrics(evaluation: Mapping[str, Any], scripts: Sequence[Script], where: Path) -> tuple[Rubric, ...]:
+def _rubrics(
+    evaluation: Mapping[str, Any], scripts: Sequence[Script], where: Path
+) -> tuple[Rubric, ...]:
     """The rubrics in the file; in an older one without any, the content rubric as one without tests."""
     if "rubrics" not in evaluation and evaluation.get("content_rubric"):
         return (Rubric("content", str(evaluation["content_rubric"])),)
@@ -210,7 +252,9 @@ def _rubrics(evaluation: Mapping[str, Any], scripts: Sequence[Script], where: Pa
     known = [rubric.id for rubric in rubrics]
     for script in scripts:
         if script.rubric_id not in known:
-            raise KoderzError(f"{where}: the test script {script.path} is of a rubric {script.rubric_id!r}, unknown")
+            raise KoderzError(
+                f"{where}: the test script {script.path} is of a rubric {script.rubric_id!r}, unknown"
+            )
     if len(set(known)) < len(known) or any(not rubric.weight >= 0 for rubric in rubrics):
         raise KoderzError(f"{where}: rubrics need ids of their own, and weights from 0 up")
     return rubrics
@@ -252,7 +296,11 @@ def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
         environment={**image.environment, "TEST_DIR": "/tests"},
         workdir=image.workdir,
         verifier=Verifier(
-            own_script(folder / _SCRIPT), name=_SCRIPT, is_apart=True, by_status=True, tests=existing(folder / "tests")
+            own_script(folder / _SCRIPT),
+            name=_SCRIPT,
+            is_apart=True,
+            by_status=True,
+            tests=existing(folder / "tests"),
         ),
         solution=folder / "solution.sh",
         image_name=image.image,

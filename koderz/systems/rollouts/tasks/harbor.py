@@ -25,7 +25,13 @@ from koderz.systems.rollouts.task import (
     Stage,
     Verifier,
 )
-from koderz.systems.rollouts.tasks.compose import HARBOR_SERVICES, ComposeService, needs_of, read_compose, with_service
+from koderz.systems.rollouts.tasks.compose import (
+    HARBOR_SERVICES,
+    ComposeService,
+    needs_of,
+    read_compose,
+    with_service,
+)
 from koderz.systems.rollouts.tasks.task_toml import (
     AgentTable,
     ArtifactTable,
@@ -100,7 +106,10 @@ class _Reader:
             title=name,
             instructions="" if table.steps else text_of(self.folder / "instruction.md"),
             rubrics=(Rubric("reward", "the verifier's reward"),),
-            environment={**recipe.environment, **self._variables(environment.env, "environment.env")},
+            environment={
+                **recipe.environment,
+                **self._variables(environment.env, "environment.env"),
+            },
             workdir=environment.workdir or recipe.workdir,
             context=self.folder / "environment" if (self.folder / "environment").is_dir() else None,
             steps=recipe.steps,
@@ -129,7 +138,10 @@ class _Reader:
         )
         stages = tuple(self._stage(step, task) for step in table.steps or ())
         if (self.folder / "trajectory.json").exists():
-            self._need("trajectory.json", "an agent that goes on from another's trajectory, which none of koderz' does")
+            self._need(
+                "trajectory.json",
+                "an agent that goes on from another's trajectory, which none of koderz' does",
+            )
         instructions = stages[0].task.instructions if stages else task.instructions
         return replace(task, stages=stages, instructions=instructions, needs=tuple(self.needs))
 
@@ -137,7 +149,10 @@ class _Reader:
         folder, name = self.folder / "steps" / step.name, f"steps.{step.name}"
         self._note_agent(step.agent, f"{name}.agent")
         if (folder / "trajectory.json").exists():
-            self._need(f"steps/{step.name}/trajectory.json", "an agent that goes on from another's trajectory")
+            self._need(
+                f"steps/{step.name}/trajectory.json",
+                "an agent that goes on from another's trajectory",
+            )
         least = step.min_reward
         own = replace(
             task,
@@ -177,11 +192,16 @@ class _Reader:
         if (table.mode or top.mode or "shared") == "shared":
             return found
         environment = table.environment or top.environment
-        candidates = [(table.environment, own_tests, name), *([(top.environment, tests, "verifier")] if step else [])]
+        candidates = [
+            (table.environment, own_tests, name),
+            *([(top.environment, tests, "verifier")] if step else []),
+        ]
         for own, folder, where in candidates:
             is_built = (folder / "Dockerfile").is_file() or (folder / _COMPOSE).is_file()
             if is_built or (own and own.docker_image):
-                recipe = self._recipe(folder, own or EnvironmentTable(), f"{where}.environment", tests=True)
+                recipe = self._recipe(
+                    folder, own or EnvironmentTable(), f"{where}.environment", tests=True
+                )
                 return self._separate(
                     found,
                     environment,
@@ -192,7 +212,12 @@ class _Reader:
         return self._separate(found, environment, None, None, f"{name}.environment")
 
     def _separate(
-        self, found: Verifier, table: EnvironmentTable | None, recipe: Recipe | None, built: Image | None, where: str
+        self,
+        found: Verifier,
+        table: EnvironmentTable | None,
+        recipe: Recipe | None,
+        built: Image | None,
+        where: str,
     ) -> Verifier:
         """The verifier on a machine of its own, of its own image or of the agent's."""
         if table and recipe is None:
@@ -207,7 +232,11 @@ class _Reader:
             workdir=table.workdir or (recipe.workdir if recipe else ""),
         )
         if recipe is None:
-            own = self._variables(table.env, f"{where}.env") if table is not self.table.environment else {}
+            own = (
+                self._variables(table.env, f"{where}.env")
+                if table is not self.table.environment
+                else {}
+            )
             return replace(found, environment={**own, **found.environment})
         own = {**recipe.environment, **self._variables(table.env, f"{where}.env")}
         return replace(
@@ -221,13 +250,21 @@ class _Reader:
             workdir_of_image=bool(recipe.image) and recipe.is_assumed and not table.workdir,
         )
 
-    def _recipe(self, folder: Path, table: EnvironmentTable, where: str, *, tests: bool = False) -> Recipe:
+    def _recipe(
+        self, folder: Path, table: EnvironmentTable, where: str, *, tests: bool = False
+    ) -> Recipe:
         """The way to a machine: its image, or the lines that the host's userland can follow in its place."""
         self._note_machine(table, where)
         dockerfile, compose = folder / "Dockerfile", folder / _COMPOSE
         if not (table.docker_image or compose.is_file() or dockerfile.is_file()):
-            raise KoderzError(f"{dockerfile} is missing; write it, or name {where}.docker_image in task.toml")
-        service = read_compose(compose, self.variables, HARBOR_SERVICES) if compose.is_file() else ComposeService()
+            raise KoderzError(
+                f"{dockerfile} is missing; write it, or name {where}.docker_image in task.toml"
+            )
+        service = (
+            read_compose(compose, self.variables, HARBOR_SERVICES)
+            if compose.is_file()
+            else ComposeService()
+        )
         if dockerfile.is_file():
             recipe = read_dockerfile(dockerfile, tests=tests, workdir=service.workdir)
         else:
@@ -237,7 +274,9 @@ class _Reader:
         if compose.is_file():
             recipe = with_service(recipe, service)
             if tests and service.beside:
-                service.lacks.append((f"services.{', '.join(service.beside.services)}", "an agent's environment"))
+                service.lacks.append(
+                    (f"services.{', '.join(service.beside.services)}", "an agent's environment")
+                )
             self.needs += needs_of(compose, service)
             self.ignored += [f"{compose.name}: {key}" for key in service.ignored]
         if image := table.docker_image or recipe.image:
@@ -276,25 +315,36 @@ class _Reader:
             if template := _TEMPLATE.fullmatch(value):
                 name, default = template.groups()
                 if name not in self.variables and default is None:
-                    self._need(f'{where}.{key} = "{value}"', f"--env {name}, and {name} in the environment")
+                    self._need(
+                        f'{where}.{key} = "{value}"', f"--env {name}, and {name} in the environment"
+                    )
                 value = self.variables.get(name, default or "")
             found[key] = value
         return found
 
-    def _artifacts(self, entries: Sequence[str | ArtifactTable], where: str) -> tuple[Artifact, ...]:
+    def _artifacts(
+        self, entries: Sequence[str | ArtifactTable], where: str
+    ) -> tuple[Artifact, ...]:
         found = []
         for each in map(artifact_of, entries):
             if each.service not in (None, "main"):
-                self._need(f'{where}.service = "{each.service}"', f"several services, which {_ANYWHERE}")
+                self._need(
+                    f'{where}.service = "{each.service}"', f"several services, which {_ANYWHERE}"
+                )
             found.append(Artifact(each.source, each.destination or "", each.exclude))
         return tuple(found)
 
     def _hooks(self, table: VerifierTable, where: str) -> tuple[CollectHook, ...]:
         for hook in table.collect:
             if hook.service != "main":
-                self._need(f'{where}.collect.service = "{hook.service}"', f"several services, which {_ANYWHERE}")
+                self._need(
+                    f'{where}.collect.service = "{hook.service}"',
+                    f"several services, which {_ANYWHERE}",
+                )
             if hook.user not in _ROOT:
-                self._need(f'{where}.collect.user = "{hook.user}"', f"several users, which {_ANYWHERE}")
+                self._need(
+                    f'{where}.collect.user = "{hook.user}"', f"several users, which {_ANYWHERE}"
+                )
         return tuple(CollectHook(hook.command, hook.timeout_sec) for hook in table.collect)
 
 
@@ -314,12 +364,18 @@ def digest_below(folder: Path) -> str:
 def _additions(table: EnvironmentTable) -> Iterator[Addition]:
     """The skills in the agent's image, and the servers that the task has it started with or connected to."""
     if folder := table.skills_dir:
-        yield Addition("skill", PurePosixPath(folder).name, folder.rstrip("/"), _digest(folder), inside=True)
+        yield Addition(
+            "skill", PurePosixPath(folder).name, folder.rstrip("/"), _digest(folder), inside=True
+        )
     for each in table.mcp_servers:
         server: dict[str, Any] = {"command": each.command, "args": [*each.args]}
         if each.transport != "stdio":
             kind = "sse" if each.transport == "sse" else "http"
-            server = {"type": kind, "url": each.url, **({"headers": dict(each.headers)} if each.headers else {})}
+            server = {
+                "type": kind,
+                "url": each.url,
+                **({"headers": dict(each.headers)} if each.headers else {}),
+            }
         yield Addition("mcp", server_name(each.name), "", _digest(server), server, inside=True)
 
 
@@ -344,14 +400,24 @@ def _asked(table: EnvironmentTable, recipe: Recipe | None) -> RequestedResources
     besides = recipe.asked if recipe else RequestedResources()
     kinds = table.gpu_types or ()
     gpus = f"{kinds[0]}:{table.gpus}" if kinds and table.gpus else str(table.gpus or "")
-    memory, storage = megabytes(table.memory_mb, table.memory), megabytes(table.storage_mb, table.storage)
-    return RequestedResources(table.cpus or besides.cpus, memory or besides.memory_mb, storage, gpus)
+    memory, storage = (
+        megabytes(table.memory_mb, table.memory),
+        megabytes(table.storage_mb, table.storage),
+    )
+    return RequestedResources(
+        table.cpus or besides.cpus, memory or besides.memory_mb, storage, gpus
+    )
 
 
 def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:
     if table is None:
         return None
-    periods = table.interval_sec, table.timeout_sec, table.start_period_sec, table.start_interval_sec
+    periods = (
+        table.interval_sec,
+        table.timeout_sec,
+        table.start_period_sec,
+        table.start_interval_sec,
+    )
     return Healthcheck(table.command, *periods, table.retries)
 
 

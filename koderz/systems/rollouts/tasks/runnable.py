@@ -30,7 +30,9 @@ class Omission(NamedTuple):
     why: str
 
 
-def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES, making: Making | None = None) -> str:
+def unmet(
+    task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES, making: Making | None = None
+) -> str:
     """The first part of a task that a sandbox can't honour, in one line; empty if there is none.
 
     `images` are those that sandboxes without a daemon can use. Those that tasks need are unpacked. `making` says how
@@ -51,7 +53,12 @@ def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES, making: M
         for part in parts
         if part.verifier and part.verifier.is_separate
     ]
-    return next(filter(None, (_unmet_by(images, name, refused, sandbox, task) for name, refused in machines)), "")
+    return next(
+        filter(
+            None, (_unmet_by(images, name, refused, sandbox, task) for name, refused in machines)
+        ),
+        "",
+    )
 
 
 def placed(task: Rollout, images: ImageStore, making: Making | None = None) -> Rollout:
@@ -194,4 +201,6 @@ def require_none(left_out: Sequence[Omission], tasks: int) -> None:
     if not left_out:
         return
     more = f" (and {len(left_out) - 1} more of {tasks})" if len(left_out) > 1 else ""
-    raise KoderzError(f"{left_out[0].why}{more}{'; --skip-unrunnable leaves such tasks out' if tasks > 1 else ''}")
+    raise KoderzError(
+        f"{left_out[0].why}{more}{'; --skip-unrunnable leaves such tasks out' if tasks > 1 else ''}"
+    )

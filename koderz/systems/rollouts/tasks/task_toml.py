@@ -212,7 +212,9 @@ def read_task_toml(path: Path, text: str) -> tuple[TaskTable, tuple[str, ...]]:
         table = msgspec.convert(found, TaskTable)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
-        raise KoderzError(f"{path}: {f'{place[:-1]}: ' if place else ''}{what[0].lower()}{what[1:]}") from None
+        raise KoderzError(
+            f"{path}: {f'{place[:-1]}: ' if place else ''}{what[0].lower()}{what[1:]}"
+        ) from None
     for name, wrong in _wrong(table):
         raise KoderzError(f"{path}: {name} {wrong}")
     return table, tuple(_ignored(found, TaskTable, ""))
@@ -233,7 +235,10 @@ def megabytes(amount: int | None, old: str | None) -> int | None:
 def _environments(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The tables of environments, before they are typed."""
     steps = found.get("steps")
-    verifiers = [found, *(step for step in (steps if isinstance(steps, list) else ()) if isinstance(step, dict))]
+    verifiers = [
+        found,
+        *(step for step in (steps if isinstance(steps, list) else ()) if isinstance(step, dict)),
+    ]
     own = [table.get("verifier") for table in verifiers]
     for each in (found, *(table for table in own if isinstance(table, dict))):
         if isinstance(each.get("environment"), dict):
@@ -243,7 +248,11 @@ def _environments(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _ignored(found: object, kind: Any, name: str) -> Iterator[str]:
     """The keys that the table of this type hasn't got, in tables within it too."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        tables = (each for each in typing.get_args(kind) if is_dataclass(each) or typing.get_origin(each) is tuple)
+        tables = (
+            each
+            for each in typing.get_args(kind)
+            if is_dataclass(each) or typing.get_origin(each) is tuple
+        )
         kind = next(tables, None)
     if isinstance(found, list) and typing.get_origin(kind) is tuple:
         for each in found:
@@ -269,7 +278,10 @@ def _wrong(table: TaskTable) -> Iterator[tuple[str, str]]:
     """Each value that its type doesn't exclude: the field's name, and what is wrong with it."""
     schema = table.version or table.schema_version
     if not _SCHEMA.fullmatch(schema):
-        yield "schema_version", f'= "{schema[:100]}" is none that koderz reads; it reads 1.4 and those before'
+        yield (
+            "schema_version",
+            f'= "{schema[:100]}" is none that koderz reads; it reads 1.4 and those before',
+        )
     yield from _wrong_environment(table.environment, "environment")
     yield from _wrong_phase(table.agent, "agent")
     yield from _wrong_verifier(table.verifier, "verifier")
@@ -286,7 +298,11 @@ def _wrong(table: TaskTable) -> Iterator[tuple[str, str]]:
         yield from _wrong_verifier(step.verifier, f"{where}.verifier")
         yield from _wrong_healthcheck(step.healthcheck, f"{where}.healthcheck")
         yield from _wrong_artifacts(step.artifacts, f"{where}.artifacts")
-        least = step.min_reward if isinstance(step.min_reward, Mapping) else {"reward": step.min_reward or 0.0}
+        least = (
+            step.min_reward
+            if isinstance(step.min_reward, Mapping)
+            else {"reward": step.min_reward or 0.0}
+        )
         if not all(map(math.isfinite, least.values())):
             yield f"{where}.min_reward", "has to be a finite number, or a table of such"
 
@@ -294,7 +310,10 @@ def _wrong(table: TaskTable) -> Iterator[tuple[str, str]]:
 def _wrong_verifier(table: VerifierTable, where: str) -> Iterator[tuple[str, str]]:
     yield from _wrong_phase(table, where)
     if table.environment_mode == "shared" and table.environment:
-        yield f"{where}.environment_mode", f'= "shared" contradicts [{where}.environment], which is a separate one'
+        yield (
+            f"{where}.environment_mode",
+            f'= "shared" contradicts [{where}.environment], which is a separate one',
+        )
     if table.environment:
         yield from _wrong_environment(table.environment, f"{where}.environment")
     for hook in table.collect:
@@ -310,7 +329,12 @@ def _wrong_environment(table: EnvironmentTable, where: str) -> Iterator[tuple[st
     yield from _seconds(table.build_timeout_sec, f"{where}.build_timeout_sec")
     yield from _wrong_network(table.network_mode, table.allowed_hosts, where)
     yield from _wrong_healthcheck(table.healthcheck, f"{where}.healthcheck")
-    amounts = {"cpus": table.cpus, "memory_mb": table.memory_mb, "storage_mb": table.storage_mb, "gpus": table.gpus}
+    amounts = {
+        "cpus": table.cpus,
+        "memory_mb": table.memory_mb,
+        "storage_mb": table.storage_mb,
+        "gpus": table.gpus,
+    }
     for name, amount in amounts.items():
         if amount is not None and not 0 <= amount < math.inf:
             yield f"{where}.{name}", f"= {amount} has to be a number from 0 up"
@@ -322,7 +346,9 @@ def _wrong_environment(table: EnvironmentTable, where: str) -> Iterator[tuple[st
             yield f"{where}.{name}", f'= "{size}" has to be of the form 512M or 2G'
         elif size is not None and amount is not None and megabytes(None, size) != (amount or None):
             yield f"{where}.{name}", f'= "{size}" contradicts {name}_mb = {amount}'
-    if table.workdir is not None and (not table.workdir.startswith("/") or ".." in table.workdir.split("/")):
+    if table.workdir is not None and (
+        not table.workdir.startswith("/") or ".." in table.workdir.split("/")
+    ):
         yield f"{where}.workdir", f'= "{table.workdir}" has to be an absolute path'
 
 
@@ -338,12 +364,17 @@ def _wrong_healthcheck(table: HealthcheckTable | None, where: str) -> Iterator[t
         yield f"{where}.retries", "has to be a whole number from 1 up"
 
 
-def _wrong_network(mode: NetworkMode | None, hosts: tuple[str, ...] | None, where: str) -> Iterator[tuple[str, str]]:
+def _wrong_network(
+    mode: NetworkMode | None, hosts: tuple[str, ...] | None, where: str
+) -> Iterator[tuple[str, str]]:
     if hosts and mode != "allowlist":
         yield f"{where}.allowed_hosts", 'is for network_mode = "allowlist" alone'
     for host in hosts or ():
         if not is_host(host.strip().lower().rstrip(".")):
-            yield f"{where}.allowed_hosts", f'"{host}" has to be a host, *.HOST, an address or a CIDR range'
+            yield (
+                f"{where}.allowed_hosts",
+                f'"{host}" has to be a host, *.HOST, an address or a CIDR range',
+            )
 
 
 def is_host(host: str) -> bool:
@@ -358,18 +389,27 @@ def is_host(host: str) -> bool:
     except ValueError:
         bare = host.removeprefix("*.")
         is_numeric = bare.replace(".", "").isdigit()
-        return "/" not in host and not is_numeric and all(_LABEL.fullmatch(label) for label in bare.split("."))
+        return (
+            "/" not in host
+            and not is_numeric
+            and all(_LABEL.fullmatch(label) for label in bare.split("."))
+        )
     return True
 
 
-def _wrong_artifacts(entries: tuple[str | ArtifactTable, ...], where: str) -> Iterator[tuple[str, str]]:
+def _wrong_artifacts(
+    entries: tuple[str | ArtifactTable, ...], where: str
+) -> Iterator[tuple[str, str]]:
     for artifact in map(artifact_of, entries):
         if not artifact.source or ".." in PurePosixPath(artifact.source).parts:
             yield f"{where}.source", f"= {artifact.source!r} has to be a path without `..`"
         destination = PurePosixPath(artifact.destination or "artifact")
         leaves = destination.is_absolute() or ".." in destination.parts or "\\" in str(destination)
         if leaves or destination.as_posix() in (".", "manifest.json"):
-            yield f"{where}.destination", f"= {artifact.destination!r} has to be a relative path, not manifest.json"
+            yield (
+                f"{where}.destination",
+                f"= {artifact.destination!r} has to be a relative path, not manifest.json",
+            )
 
 
 def _seconds(value: float | None, where: str) -> Iterator[tuple[str, str]]:

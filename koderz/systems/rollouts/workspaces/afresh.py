@@ -40,8 +40,10 @@ class Terms:
     graded: Graded = "both"
     carried: Carried = "workdir"
     lifted: tuple[str, ...] = ()  # guards that its own solution can't pass under
-    rewards: tuple[str, ...] = ()  # the names of its own solution's rewards; empty: it isn't known to be rewarded
-    tests: tuple[str, ...] = field(default=(), repr=False)  # that its own solution passes, where pytest judges
+    # the names of its own solution's rewards; empty: it isn't known to be rewarded
+    rewards: tuple[str, ...] = ()
+    # that its own solution passes, where pytest judges
+    tests: tuple[str, ...] = field(default=(), repr=False)
     solution: Solution = field(default="", repr=False)
 
 
@@ -59,12 +61,18 @@ class Work:
 class Laid(NamedTuple):
     """A fresh tree."""
 
-    changed: Sequence[str]  # the agent's files, by their paths in the checkout, or absolute ones outside of it
+    # the agent's files, by their paths in the checkout, or absolute ones outside of it
+    changed: Sequence[str]
     aside: Sequence[str]  # what was put aside, as `path: why`
 
 
 async def lay(
-    task: Rollout, work: Work, store: git.Store, place: Path, terms: Terms, root: Layers | None = None
+    task: Rollout,
+    work: Work,
+    store: git.Store,
+    place: Path,
+    terms: Terms,
+    root: Layers | None = None,
 ) -> Laid:
     """Makes a fresh tree in the empty folder `place`, and puts aside what would have a say in grading.
 
@@ -75,7 +83,9 @@ async def lay(
     checkout, changed = place / "checkout", list[str]()
     if work.place:
         try:
-            changed += await asyncio.to_thread(_copied, await store.listing(), work.place / "checkout", checkout)
+            changed += await asyncio.to_thread(
+                _copied, await store.listing(), work.place / "checkout", checkout
+            )
         except PermissionError as error:  # of another user, whom a container had
             raise git.GitError(f"{error.filename}: {error.strerror}") from error
         if terms.carried == "root":
@@ -98,7 +108,8 @@ def _copied(before: Listing, worked: Path, checkout: Path) -> Sequence[str]:
         return changes(before, now).present
 
 
-_OF_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "boot")  # where nothing is changed or removed
+# where nothing is changed or removed
+_OF_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "boot")
 _NEVER = ("tmp", "var/tmp", "dev", "proc", "sys", "run", "tests", "logs", "solution", "opt/koderz")
 _SETTINGS = {
     *(
@@ -111,9 +122,29 @@ _SETTINGS = {
         "bash.bashrc",
         "environment",
     ),
-    *("gitconfig", "pip.conf", "zsh", "skel", "sudoers", "sudoers.d", "passwd", "group", "hosts", "resolv.conf"),
+    *(
+        "gitconfig",
+        "pip.conf",
+        "zsh",
+        "skel",
+        "sudoers",
+        "sudoers.d",
+        "passwd",
+        "group",
+        "hosts",
+        "resolv.conf",
+    ),
 }
-_PYTHONS = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "site", "sitecustomize", "usercustomize"}
+_PYTHONS = {
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "site",
+    "sitecustomize",
+    "usercustomize",
+}
 _BINS = {"bin", "sbin"}
 _TOOLS = {
     *(
@@ -163,22 +194,32 @@ def carry_outside(worked: Path, place: Path, root: Layers | None, workdir: str) 
     """Carries the changes outside of the checkout from one place into another. Returns the paths of what it carried."""
     if root is None:
         return [*_carry_home(worked / "home", place / "home")]
-    programs = {*_TOOLS}.union(*map(root.names, ("bin", "usr/bin", "usr/local/bin", "sbin", "usr/sbin")))
+    programs = {*_TOOLS}.union(
+        *map(root.names, ("bin", "usr/bin", "usr/local/bin", "sbin", "usr/sbin"))
+    )
     fresh = place / UPPER
     fresh.mkdir(exist_ok=True)
     fresh.chmod(root.folders[-1].stat().st_mode & 0o7777)
 
     def is_wanted(change: ImageChange) -> bool:
-        return not change.is_folder and is_work(change.path, programs, workdir, is_new=change.kind == "added")
+        return not change.is_folder and is_work(
+            change.path, programs, workdir, is_new=change.kind == "added"
+        )
 
-    return [change.path for change in carry(root, worked / UPPER, fresh, is_wanted) if change.kind != "removed"]
+    return [
+        change.path
+        for change in carry(root, worked / UPPER, fresh, is_wanted)
+        if change.kind != "removed"
+    ]
 
 
 def is_work(path: str, programs: set[str], workdir: str, *, is_new: bool) -> bool:
     """Whether a changed path may be an agent's work, rather than something that the verifier uses."""
     parts = PurePosixPath(path).parts[1:]
     inner = "/".join(parts)
-    if f"{path}/".startswith(f"{workdir}/") or any(f"{inner}/".startswith(f"{each}/") for each in _NEVER):
+    if f"{path}/".startswith(f"{workdir}/") or any(
+        f"{inner}/".startswith(f"{each}/") for each in _NEVER
+    ):
         return False
     if parts[0] in _OF_SYSTEM and not is_new:
         return False
@@ -203,7 +244,11 @@ def _carry_home(worked: Path, home: Path) -> Iterator[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in (*files, *(each for each in folders if Path(folder, each).is_symlink())):
             source, seen = Path(folder, name), f"{HOME}/{here / name}"
-            if source.is_symlink() or not source.is_file() or not is_work(seen, _TOOLS, "/nowhere", is_new=True):
+            if (
+                source.is_symlink()
+                or not source.is_file()
+                or not is_work(seen, _TOOLS, "/nowhere", is_new=True)
+            ):
                 continue
             target = home / here / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,9 @@ class Collected:
 
 def travels(task: Rollout) -> bool:
     """Whether something is to be collected once the agent has ended."""
-    return bool(task.artifacts or (task.verifier and (task.verifier.is_separate or task.verifier.collect)))
+    return bool(
+        task.artifacts or (task.verifier and (task.verifier.is_separate or task.verifier.collect))
+    )
 
 
 def published(place: Path, backend: Backend) -> list[Mount]:
@@ -84,14 +86,22 @@ async def collect(task: Rollout, place: Path, backend: Backend) -> Collected:
     notes = []
     for hook in task.verifier.collect if task.verifier else ():
         limits = Limits(seconds=hook.seconds)
-        ended = await backend.run(replace(usual, argv=["bash", "-c", hook.command], limits=limits), place)
+        ended = await backend.run(
+            replace(usual, argv=["bash", "-c", hook.command], limits=limits), place
+        )
         if ended.status:
-            notes.append(f"collect: {hook.command[:80]!r} ended with {ended.cause or f'exit code {ended.status}'}")
+            notes.append(
+                f"collect: {hook.command[:80]!r} ended with {ended.cause or f'exit code {ended.status}'}"
+            )
     wanted = artifacts_of(task)
     with scratch() as packed:
-        lines = "\n".join(_line(number, artifact, task.workdir) for number, artifact in enumerate(wanted))
+        lines = "\n".join(
+            _line(number, artifact, task.workdir) for number, artifact in enumerate(wanted)
+        )
         mounts = [*usual.mounts, Mount(packed, _PACKED, writable=True)]
-        command = replace(usual, argv=["sh", "-c", lines], mounts=mounts, limits=Limits(seconds=_SECONDS))
+        command = replace(
+            usual, argv=["sh", "-c", lines], mounts=mounts, limits=Limits(seconds=_SECONDS)
+        )
         await backend.run(command, place)
         archives = dict[str, bytes]()
         for number, artifact in enumerate(wanted):
@@ -99,7 +109,9 @@ async def collect(task: Rollout, place: Path, backend: Backend) -> Collected:
             if path.is_symlink() or not path.is_file():
                 notes += [f"{artifact.source}: there is none"] if artifact is not PUBLISHED else []
             elif sum(map(len, archives.values())) + path.stat().st_size > _LARGEST:
-                notes.append(f"{artifact.source}: larger than all artifacts may be, {_LARGEST >> 20} MB")
+                notes.append(
+                    f"{artifact.source}: larger than all artifacts may be, {_LARGEST >> 20} MB"
+                )
             else:
                 archives[artifact.source] = path.read_bytes()
     return Collected(archives, tuple(notes))
@@ -127,7 +139,9 @@ def files_of(collected: Collected, workdir: str) -> Sequence[str]:
         target = _whole(source, workdir)
         folder = target if target in (workdir, PUBLISHED.source) else posixpath.dirname(target)
         with suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            found += [posixpath.normpath(posixpath.join(folder, name)) for name in archive.getnames()]
+            found += [
+                posixpath.normpath(posixpath.join(folder, name)) for name in archive.getnames()
+            ]
     return found
 
 
@@ -159,7 +173,9 @@ def put_back(
 def lay(found: Path, target: Path, top: Path) -> None:
     """Lays a file or folder over what is there; a link in its way is replaced."""
     top.mkdir(parents=True, exist_ok=True)
-    for parent in reversed([each for each in target.parents if each.is_relative_to(top) and each != top]):
+    for parent in reversed(
+        [each for each in target.parents if each.is_relative_to(top) and each != top]
+    ):
         if parent.is_symlink() or (parent.exists() and not parent.is_dir()):
             parent.unlink()
         parent.mkdir(exist_ok=True)
@@ -195,7 +211,9 @@ def unpack(packed: bytes, folder: Path, source: str, *, repositories: bool = Fal
                         safe = safe.replace(mode=0o755, deep=False)
                     archive.extract(safe, folder, filter="data")
                 except (tarfile.FilterError, KeyError, OSError) as error:
-                    left_out.append(f"{source}: {member.name}: {type(error).__name__.removesuffix('Error')}")
+                    left_out.append(
+                        f"{source}: {member.name}: {type(error).__name__.removesuffix('Error')}"
+                    )
     except (tarfile.TarError, EOFError) as error:
         left_out.append(f"{source}: no archive ({error})")
     return left_out

@@ -85,7 +85,9 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
         image = verifier.image if runs(backend, verifier.image) else None
         if isinstance(verifier.image, Image) and image is None:
             environment = {**verifier.image.environment, **environment}
-        wanted = replace(wanted, image=image, checkout=verifier.workdir or wanted.checkout, services=None)
+        wanted = replace(
+            wanted, image=image, checkout=verifier.workdir or wanted.checkout, services=None
+        )
         tests = None if image else _copied(verifier, place / "tests")
         mounts += _laid_over(task, verifier, tests)
     else:
@@ -101,7 +103,9 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
         mounts += more
     found = replace(wanted, argv=argv, environment=environment, mounts=mounts)
     if verifier.is_separate and verifier.healthcheck:
-        await require_healthy(verifier.healthcheck, found, place, backend, f"the verifier of {task.id}")
+        await require_healthy(
+            verifier.healthcheck, found, place, backend, f"the verifier of {task.id}"
+        )
     return found
 
 
@@ -127,7 +131,9 @@ def _copied(verifier: Verifier, target: Path) -> Path:
             prefix = "" if source == "." else f"{source}/"
             for path, file in every.items():
                 if path == source:
-                    is_folder = step.text.endswith("/") or len(step.sources) > 1 or step.text == _TESTS
+                    is_folder = (
+                        step.text.endswith("/") or len(step.sources) > 1 or step.text == _TESTS
+                    )
                     _lay(file, target / inner / (Path(path).name if is_folder else ""))
                 elif path.startswith(prefix):
                     _lay(file, target / inner / path.removeprefix(prefix))
@@ -153,7 +159,9 @@ def _lay(file: Path, target: Path) -> None:
     shutil.copy2(file, target)
 
 
-async def require_healthy(check: Healthcheck, command: Command, place: Path, backend: Backend, who: str) -> None:
+async def require_healthy(
+    check: Healthcheck, command: Command, place: Path, backend: Backend, who: str
+) -> None:
     """Runs a healthcheck until it ends with 0. Raises Fault once it has failed too often in a row."""
     limits = replace(command.limits, seconds=check.seconds)
     asked = replace(command, argv=["sh", "-c", check.command], limits=limits, bridge=None)
@@ -162,8 +170,12 @@ async def require_healthy(check: Healthcheck, command: Command, place: Path, bac
         is_starting = time.monotonic() - began < check.start_period
         failed += not is_starting
         if failed >= check.retries:
-            why = ended.output.strip().splitlines()[-1:] or [ended.cause or f"exit code {ended.status}"]
-            raise Fault(f"{who} isn't healthy: {check.command[:80]!r}: {why[0][:200]}", cause="healthcheck")
+            why = ended.output.strip().splitlines()[-1:] or [
+                ended.cause or f"exit code {ended.status}"
+            ]
+            raise Fault(
+                f"{who} isn't healthy: {check.command[:80]!r}: {why[0][:200]}", cause="healthcheck"
+            )
         await asyncio.sleep(check.start_interval if is_starting else check.interval)
 
 
@@ -193,8 +205,16 @@ def command_with(task: Rollout, *argv: str) -> tuple[list[str], list[Mount]]:
     verifier, lines = task.verifier, [f'PATH="{TOOLS}:$PATH"; export PATH']
     if verifier and (verifier.installs or verifier.programs):
         lines = [f'PATH="{TOOLS}:{TOOLS}/bin:$PATH"; export PATH']
-        lines += [f"uv pip install {shlex.join(verifier.installs)} || exit 127"] if verifier.installs else []
-        lines += [f"apt-get install {shlex.join(verifier.programs)} || exit 127"] if verifier.programs else []
+        lines += (
+            [f"uv pip install {shlex.join(verifier.installs)} || exit 127"]
+            if verifier.installs
+            else []
+        )
+        lines += (
+            [f"apt-get install {shlex.join(verifier.programs)} || exit 127"]
+            if verifier.programs
+            else []
+        )
     line = "\n".join([*lines, 'exec "$@"'])
     return ["sh", "-c", line, "sh", *argv], [Mount(_folder(task.wheels), TOOLS)]
 
@@ -205,7 +225,10 @@ def _folder(wheels: str) -> Path:
     folder = own_folder() / f"tools-{abs(hash(wheels)):x}"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
-    for path in (*(folder / name for name in _NAMES), *(folder / "bin" / name for name in _RUNNERS)):
+    for path in (
+        *(folder / name for name in _NAMES),
+        *(folder / "bin" / name for name in _RUNNERS),
+    ):
         shutil.copyfile(_GUEST / "tool.sh", path)
         path.chmod(0o755)
     for name in ("main.py", "ctrf.py"):
@@ -215,7 +238,9 @@ def _folder(wheels: str) -> Path:
     for source, name in userland.pytest_modules():
         target = folder / "pytest" / name
         unused = shutil.ignore_patterns("__pycache__" if name == _COLOURS else "")
-        shutil.copytree(source, target, ignore=unused) if source.is_dir() else shutil.copy2(source, target)
+        shutil.copytree(source, target, ignore=unused) if source.is_dir() else shutil.copy2(
+            source, target
+        )
     # A verifier may not write there, and each would compile pytest anew.
     compileall.compile_dir(folder / "pytest", rx=re.compile(rf"/{_COLOURS}/"), quiet=2)
     (folder / "site").mkdir()

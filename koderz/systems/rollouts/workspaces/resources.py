@@ -33,21 +33,26 @@ def settled(task: Rollout, options: RolloutsOptions) -> Rollout:
     return replace(
         task,
         additions=tuple(
-            replace(each, server={**each.server, **hosts} if each.server else {}) for each in task.additions
+            replace(each, server={**each.server, **hosts} if each.server else {})
+            for each in task.additions
         ),
         asked=_overridden(task.asked, options),
         network=task.network if online else OFFLINE,
         verifier=verifier,
         agent_seconds=(options.agent_timeout or task.agent_seconds) * times,
         test_seconds=task.test_seconds * times,
-        scripts=tuple(replace(script, timeout_sec=script.timeout_sec * times) for script in task.scripts),
+        scripts=tuple(
+            replace(script, timeout_sec=script.timeout_sec * times) for script in task.scripts
+        ),
         stages=tuple(replace(stage, task=settled(stage.task, options)) for stage in task.stages),
         published=task,
     )
 
 
 def _overridden(asked: RequestedResources, options: RolloutsOptions) -> RequestedResources:
-    return replace(asked, cpus=options.cpus or asked.cpus, memory_mb=options.memory_mb or asked.memory_mb)
+    return replace(
+        asked, cpus=options.cpus or asked.cpus, memory_mb=options.memory_mb or asked.memory_mb
+    )
 
 
 def require_network(tasks: Iterable[Rollout], sandbox: str, options: RolloutsOptions) -> None:
@@ -55,7 +60,9 @@ def require_network(tasks: Iterable[Rollout], sandbox: str, options: RolloutsOpt
     for task in tasks:
         place = options.sandbox_of(task.sandbox, sandbox)
         if options.mcp_network and place not in (able := _NETWORKS["allowlist"]):
-            raise KoderzError(f"--mcp-network needs --sandbox {' or '.join(able)}; {place} has no such network")
+            raise KoderzError(
+                f"--mcp-network needs --sandbox {' or '.join(able)}; {place} has no such network"
+            )
         if options.network == "none":
             continue
         for network in _networks(task):
@@ -81,7 +88,9 @@ def _networks(task: Rollout) -> Iterator[Network]:
             yield part.verifier.network
 
 
-def resources_of(task: Rollout, backend: Backend, memory_mb: int, multiplier: float) -> Mapping[str, Any]:
+def resources_of(
+    task: Rollout, backend: Backend, memory_mb: int, multiplier: float
+) -> Mapping[str, Any]:
     """The resources that held for a rollout, as its record has them. `memory_mb`: of agents whose task asks for none.
 
     `{cpus, memory_mb, storage_mb, network, agent_seconds, verifier_seconds, multiplier, asked, enforced}`; null: no

@@ -22,7 +22,14 @@ from koderz.systems.rollouts.environments.trees import prepared, shown
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Healthcheck, Rollout, Stage
 from koderz.systems.rollouts.workspaces.afresh import Terms, Work
-from koderz.systems.rollouts.workspaces.artifacts import Collected, collect, destinations_of, lay, published, travels
+from koderz.systems.rollouts.workspaces.artifacts import (
+    Collected,
+    collect,
+    destinations_of,
+    lay,
+    published,
+    travels,
+)
 from koderz.systems.rollouts.workspaces.machines import require_healthy
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.folders import TREE, files_below, new_path
@@ -60,11 +67,15 @@ def _shown(output: str, status: int, cause: str) -> dict[str, Any]:
 class Stores:
     """The repositories of tasks, each prepared once."""
 
-    backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
+    # by name; empty: the run's
+    backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
-    versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
-    terms: Once[Terms] = field(default_factory=Once)  # on which tasks are graded, by digest and sandbox
-    judges: dict[Backend, InstanceJudge] = field(default_factory=dict)  # which remember how instances are judged there
+    # of agents, by sandbox and command
+    versions: dict[tuple[str, ...], str] = field(default_factory=dict)
+    # on which tasks are graded, by digest and sandbox
+    terms: Once[Terms] = field(default_factory=Once)
+    # which remember how instances are judged there
+    judges: dict[Backend, InstanceJudge] = field(default_factory=dict)
 
     def backend_of(self, task: Rollout) -> Backend:
         """The backend that runs the task's commands."""
@@ -76,7 +87,9 @@ class Stores:
         making = self._made.get(digest)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
             folder = new_path(f"store-{digest}")
-            making = self._made[digest] = asyncio.create_task(prepared(task, folder, self.backend_of(task)))
+            making = self._made[digest] = asyncio.create_task(
+                prepared(task, folder, self.backend_of(task))
+            )
         return await asyncio.shield(making)
 
 
@@ -121,7 +134,8 @@ class Workspace:
         self._seconds = task.agent_seconds
         self._begun, self._step = False, ""  # whether a step was begun; the one that is worked on
         self._before_step = 0.0  # seconds of those before it
-        self.servers: list[Mapping[str, Any]] = []  # the numbers of MCP servers, of each work of an agent
+        # the numbers of MCP servers, of each work of an agent
+        self.servers: list[Mapping[str, Any]] = []
         self._served = AsyncExitStack()  # by which the MCP servers of koderz' own agent end
         self._mcp: Servers
         self._tools: Mapping[str, Tool]
@@ -129,7 +143,8 @@ class Workspace:
         self.message = ""  # the agent's last one
         self._removed: tuple[str, ...] = ()  # files, so that its diff could be taken
         self.collected = Collected()  # its artifacts
-        self._left: tuple[str, str] | None = None  # the task and the diff with which an agent has ended its work
+        # the task and the diff with which an agent has ended its work
+        self._left: tuple[str, str] | None = None
         self._began, self._before = time.monotonic(), 0.0
 
     @property
@@ -152,7 +167,9 @@ class Workspace:
 
         `cause` is the limit it was ended for.
         """
-        return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds), command=line)
+        return await self._done(
+            "shell", lambda: self._run(["bash", "-c", line], seconds), command=line
+        )
 
     async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
         """Runs an agent in the checkout until its time is up; its result holds all that it prints."""
@@ -175,7 +192,9 @@ class Workspace:
             recorded = await self._done("servers", self._end_servers)
         self.servers.append(recorded["mcp"]["servers"])
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], seconds: float = 600.0) -> dict[str, Any]:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], seconds: float = 600.0
+    ) -> dict[str, Any]:
         """Calls a tool of an MCP server: as `shell`, with the status 1 for an error."""
 
         async def called() -> dict[str, Any]:
@@ -189,12 +208,20 @@ class Workspace:
         return await self._done("call", called, tool=tool, arguments=arguments)
 
     async def _begin_servers(self) -> dict[str, Any]:
-        from koderz.systems.rollouts.agents.servers import Servers  # with a server of HTTP, which few runs need
+        # with a server of HTTP, which few runs need
+        from koderz.systems.rollouts.agents.servers import Servers
 
         self._mcp, backend = Servers(self.additions), self._stores.backend_of(self._task)
-        if backend.name == "modal" and any(each.kind == "mcp" and not each.is_apart for each in self.additions):
-            raise Fault("koderz' own agent has no MCP servers beside it on Modal: use another sandbox", cause="mcp")
-        wanted = self._command([], _seen(self._mcp.folders), max(1.0, self.seconds_left), {}, home=True)
+        if backend.name == "modal" and any(
+            each.kind == "mcp" and not each.is_apart for each in self.additions
+        ):
+            raise Fault(
+                "koderz' own agent has no MCP servers beside it on Modal: use another sandbox",
+                cause="mcp",
+            )
+        wanted = self._command(
+            [], _seen(self._mcp.folders), max(1.0, self.seconds_left), {}, home=True
+        )
         began = time.monotonic()
         calling = self._mcp.called(backend.run, wanted, self._place / TREE[0])
         self._tools = await self._served.enter_async_context(calling)
@@ -207,7 +234,9 @@ class Workspace:
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         """Replaces the only occurrence of `old` in a file; with no `old`, writes the file. `{output, status}`."""
-        return await self._done("edit", lambda: self._edit(path, old, new), path=path, old=old, new=new)
+        return await self._done(
+            "edit", lambda: self._edit(path, old, new), path=path, old=old, new=new
+        )
 
     async def solve(self) -> dict[str, Any]:
         """Applies the task's own solution. Raises Fault if there is none."""
@@ -261,7 +290,9 @@ class Workspace:
         """The changes so far; None if nothing was done beyond what is on record."""
         return await self._diff() if self._store else None
 
-    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: Any) -> dict[str, Any]:
+    async def _done(
+        self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: Any
+    ) -> dict[str, Any]:
         task, seconds = self._task, self._seconds
 
         async def again_live() -> None:
@@ -296,7 +327,11 @@ class Workspace:
         return self._before + time.monotonic() - self._began
 
     async def _run(
-        self, argv: list[str], seconds: float, *mounts: Mount, own: Mapping[str, str] = MappingProxyType({})
+        self,
+        argv: list[str],
+        seconds: float,
+        *mounts: Mount,
+        own: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, Any]:
         limit = max(1.0, min(seconds, self.seconds_left))
         wanted = self._command(argv, mounts, seconds=limit, own=own)
@@ -304,7 +339,12 @@ class Workspace:
         return _shown(ended.output, ended.status, ended.cause)
 
     def _command(
-        self, argv: Sequence[str], mounts: Sequence[Mount], seconds: float, own: Mapping[str, str], **more: Any
+        self,
+        argv: Sequence[str],
+        mounts: Sequence[Mount],
+        seconds: float,
+        own: Mapping[str, str],
+        **more: Any,
     ) -> Command:
         """A command of the agent's."""
         return Command(
@@ -329,8 +369,13 @@ class Workspace:
             wanted = self._preparing(stage.task, "bash", "setup.sh")
             done = await self._stores.backend_of(stage.task).run(wanted, self._place)
             if done.status:
-                why = done.output.strip().splitlines()[-1:] or [done.cause or f"exit code {done.status}"]
-                return {"wrong": f"setup.sh of the step {stage.name} fails: {why[0][:200]}", "cause": "setup"}
+                why = done.output.strip().splitlines()[-1:] or [
+                    done.cause or f"exit code {done.status}"
+                ]
+                return {
+                    "wrong": f"setup.sh of the step {stage.name} fails: {why[0][:200]}",
+                    "cause": "setup",
+                }
         try:
             if stage.task.healthcheck:
                 await self._require_healthy(stage.task.healthcheck, stage.task)
@@ -388,7 +433,9 @@ class Workspace:
         run = self._stores.backend_of(self._task).run
         async with launch.bridge as bridge:
             began = time.monotonic()
-            await bridge.begin(run, replace(wanted, environment=self._task.environment), self._place)
+            await bridge.begin(
+                run, replace(wanted, environment=self._task.environment), self._place
+            )
             self._began += time.monotonic() - began  # which is none of the agent's time
             ended = await bridge.beside(run(wanted, self._place))
         about = {"reused": self._reused(), "version": version, **bridge.record()}
@@ -397,28 +444,50 @@ class Workspace:
     @property
     def _published(self) -> Sequence[Mount]:
         """The folder that always travels, as commands see it; none for a task without one."""
-        return published(self._place, self._stores.backend_of(self._task)) if self._task.publishes else []
+        return (
+            published(self._place, self._stores.backend_of(self._task))
+            if self._task.publishes
+            else []
+        )
 
     @property
     def _added(self) -> Sequence[Mount]:
         """The additions that are files of this machine, as commands see them."""
-        return [Mount(Path(each.path), each.mounted.path) for each in self.additions if each.path and not each.inside]
+        return [
+            Mount(Path(each.path), each.mounted.path)
+            for each in self.additions
+            if each.path and not each.inside
+        ]
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         checkout = self._place / "checkout"
         try:
             here = checkout / git.inner_path(path)
-            if any(each.is_symlink() for each in (here, *here.parents) if each.is_relative_to(checkout)):
+            if any(
+                each.is_symlink() for each in (here, *here.parents) if each.is_relative_to(checkout)
+            ):
                 raise KoderzError(f"{path} is, or lies behind, a symbolic link")
-            if old and here.exists() and not (here.is_file() and here.stat().st_size <= _LARGEST_EDIT):
+            if (
+                old
+                and here.exists()
+                and not (here.is_file() and here.stat().st_size <= _LARGEST_EDIT)
+            ):
                 raise KoderzError(f"{path} is no file, or too large to be edited")
             text = here.read_text() if old else ""
             if old and text.count(old) != 1:
-                raise KoderzError(f"{path} has {text.count(old)} places that read so; there has to be one")
+                raise KoderzError(
+                    f"{path} has {text.count(old)} places that read so; there has to be one"
+                )
             mode = here.is_file() and bool(here.stat().st_mode & 0o100)
-            git.write(checkout, path, (text.replace(old, new) if old else new).encode(), executable=mode)
+            git.write(
+                checkout, path, (text.replace(old, new) if old else new).encode(), executable=mode
+            )
         except (KoderzError, OSError, UnicodeError) as error:
-            return {"output": str(error).replace(str(checkout), self._task.workdir), "status": 1, "cause": ""}
+            return {
+                "output": str(error).replace(str(checkout), self._task.workdir),
+                "status": 1,
+                "cause": "",
+            }
         return {"output": f"{path} is written", "status": 0, "cause": ""}
 
     async def _solve(self) -> dict[str, Any]:
@@ -438,7 +507,10 @@ class Workspace:
         found = await shown([script.parent], self._place / "solution")
         own = self._task.solution_environment
         return await self._run(
-            ["bash", f"/solution/{script.name}"], self._seconds, Mount(found or script.parent, "/solution"), own=own
+            ["bash", f"/solution/{script.name}"],
+            self._seconds,
+            Mount(found or script.parent, "/solution"),
+            own=own,
         )
 
     async def _diff(self) -> dict[str, Any]:
@@ -449,7 +521,9 @@ class Workspace:
             return {"diff": error.diff, "too_large": True}
         except (git.GitError, OSError) as error:
             if shutil.disk_usage(self._place).free < _LEAST_FREE:
-                raise Fault(f"the disk below {self._place} is full: {error}", cause="sandbox") from error
+                raise Fault(
+                    f"the disk below {self._place} is full: {error}", cause="sandbox"
+                ) from error
             return {"diff": "", "too_large": False, "error": str(error)}
         if self._task.verifier:
             self._left = (self._task.digest, change.diff)

@@ -23,7 +23,9 @@ class Load:
     async def done(self):
         """The exchange of each request, and the delays of this process."""
         requests, lags = [request.encode() for request in self._order["requests"]], []
-        self._places = asyncio.Semaphore(self._order["at_once"] or len(requests) + self._order["warmups"])
+        self._places = asyncio.Semaphore(
+            self._order["at_once"] or len(requests) + self._order["warmups"]
+        )
         await asyncio.gather(*(self._exchanged(requests[0]) for _ in range(self._order["warmups"])))
         looking = asyncio.ensure_future(look(lags))
         self._begun = time.perf_counter()

@@ -28,7 +28,8 @@ USER = 1000
 
 _TMP = "/tmp"
 _CHILD_SUBREAPER, _NO_NEW_PRIVILEGES = 36, 38
-_PAUSE, _DISK_PAUSES = 0.2, 20  # seconds between two looks, and between two at the disk in times of what one takes
+# seconds between two looks, and between two at the disk in times of what one takes
+_PAUSE, _DISK_PAUSES = 0.2, 20
 _END_SECONDS = 5.0
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -159,7 +160,11 @@ class Work:
             if threads > spec["processes"]:
                 return "processes"
             if began >= look:
-                found = (told.st_blocks for folder in spec["folders"] for _, told in entries(folder, self._hidden))
+                found = (
+                    told.st_blocks
+                    for folder in spec["folders"]
+                    for _, told in entries(folder, self._hidden)
+                )
                 if sum(found) * 512 > spec["room"]:
                     return "disk"
                 look = time.monotonic() + max(1.0, _DISK_PAUSES * (time.monotonic() - began))
@@ -188,7 +193,9 @@ class Work:
     def _beside(self, channel, order):
         """Runs Python that isn't the command's, as whoever this is; nothing is said where it fails."""
         words, given = [sys.executable, "-I", "-S", "-c", order["source"]], order["given"].encode()
-        ended = subprocess.run(words, input=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/")
+        ended = subprocess.run(
+            words, input=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/"
+        )
         for at in range(0, 0 if ended.returncode else len(ended.stdout), LARGEST):
             self._ends.send(BESIDE, ended.stdout[at : at + LARGEST], channel)
         self._ends.send(BESIDE, b"", channel)

@@ -12,7 +12,8 @@ import sys
 import time
 
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
-UNLOADED = ("__main__", "guest", "test_it", "koderz")  # modules that are no part of what is loaded for scripts
+# modules that are no part of what is loaded for scripts
+UNLOADED = ("__main__", "guest", "test_it", "koderz")
 LONG = 500  # lines
 PAUSES = 20  # between two looks at what judges, in times of what a look takes
 OF_PYTEST = (
@@ -29,7 +30,10 @@ OF_PYTEST = (
 )
 JUDGES = (
     *("builtins", "math", "operator", "unittest.case", "unittest.util", "pytest"),
-    *(f"_pytest.{name}" for name in (*OF_PYTEST, "assertion", "assertion.rewrite", "assertion.util")),
+    *(
+        f"_pytest.{name}"
+        for name in (*OF_PYTEST, "assertion", "assertion.rewrite", "assertion.util")
+    ),
     *(f"pluggy.{name}" for name in ("_callers", "_hooks", "_manager", "_result")),
 )  # modules by whose functions tests are judged
 
@@ -68,7 +72,9 @@ def _load_plugins():
     from _pytest.config import default_plugins
 
     installed = [] if ALONE in os.environ else importlib.metadata.entry_points(group="pytest11")
-    names = [f"_pytest.{name}" for name in default_plugins] + [each.value.partition(":")[0] for each in installed]
+    names = [f"_pytest.{name}" for name in default_plugins] + [
+        each.value.partition(":")[0] for each in installed
+    ]
     for name in names:
         if name.partition(".")[0] not in UNLOADED:
             with contextlib.suppress(Exception):  # which pytest meets, too, and says
@@ -80,7 +86,16 @@ def _try(folder):
     with open("test_it.py", "w") as file:
         file.write("def test_it():\n    assert [1, 2] == [2, 1]\n")
     with open("order.json", "w") as file:
-        json.dump({"token": "", "path": "test_it.py", "pytest": "", "changed": [], "settings": os.devnull}, file)
+        json.dump(
+            {
+                "token": "",
+                "path": "test_it.py",
+                "pytest": "",
+                "changed": [],
+                "settings": os.devnull,
+            },
+            file,
+        )
     main([folder])
     with open("modules.json", "w") as file:
         json.dump([name for name in sys.modules if name.partition(".")[0] not in UNLOADED], file)
@@ -91,7 +106,9 @@ def main(arguments):
     with open(os.path.join(folder, "order.json")) as file:
         order = json.load(file)
     os.unlink(file.name)
-    reports = os.open(os.path.join(folder, "reports.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    reports = os.open(
+        os.path.join(folder, "reports.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
     token, dumps, write = order["token"], json.dumps, os.write
 
     def say(what, **more):
@@ -117,8 +134,20 @@ def main(arguments):
         own += ["-o", "verbosity_assertions=0"]  # whole differences of what is long take minutes
     own += order.get("options", [])
     _show_lines()
-    arguments = [*own, "-p", "no:cacheprovider", "--rootdir", root, "-v", "--tb=short", "--maxfail=0", order["path"]]
-    pytest.main(arguments, plugins=[Reporter(say, root, plugins, order["changed"], order.get("paths", []))])
+    arguments = [
+        *own,
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        root,
+        "-v",
+        "--tb=short",
+        "--maxfail=0",
+        order["path"],
+    ]
+    pytest.main(
+        arguments, plugins=[Reporter(say, root, plugins, order["changed"], order.get("paths", []))]
+    )
 
 
 def _show_lines():
@@ -142,24 +171,36 @@ def _show_lines():
 
 class Reporter:
     def __init__(self, say, root, plugins, changed, paths):
-        self._say, self._root, self._plugins, self._changed, self._paths = say, root, plugins, {*changed}, paths
+        self._say, self._root, self._plugins, self._changed, self._paths = (
+            say,
+            root,
+            plugins,
+            {*changed},
+            paths,
+        )
         self._standard, self._manager, self._hooks, self._next = {}, None, {}, 0.0
 
     def pytest_addoption(self, pluginmanager):
-        if self._plugins:  # pytest itself would first compile them all anew, for the sake of their assertions
+        # pytest itself would first compile them all anew, for the sake of their assertions
+        if self._plugins:
             pluginmanager.load_setuptools_entrypoints("pytest11")
 
     def pytest_load_initial_conftests(self, early_config):
         self._standard = _standard()
         self._manager = early_config.pluginmanager
-        self._hooks = {name: (caller, [*_implemented(caller)]) for name, caller in vars(self._manager.hook).items()}
+        self._hooks = {
+            name: (caller, [*_implemented(caller)])
+            for name, caller in vars(self._manager.hook).items()
+        }
         self._calls = self._manager._inner_hookexec
         if self._plugins:
             os.environ.pop(ALONE, None)
-        sys.path[:0] = [*self._paths, self._root]  # not before: what is installed as a plugin isn't looked for there
+        # not before: what is installed as a plugin isn't looked for there
+        sys.path[:0] = [*self._paths, self._root]
 
     def pytest_configure(self, config):
-        for key, (space, names, name, *_, was) in self._standard.items():  # what installed plugins change
+        # what installed plugins change
+        for key, (space, names, name, *_, was) in self._standard.items():
             now = _entry(space, names, name)
             if now[-1] and now[-1] is not was and not now[-1].co_filename.startswith(self._root):
                 self._standard[key] = now
@@ -182,7 +223,11 @@ class Reporter:
     def _changed_hooks(self):
         """The hooks that are called otherwise than before, or that what was changed takes part in."""
         manager = self._manager
-        found = ["hookexec"] if manager._inner_hookexec is not self._calls or "_hookexec" in vars(manager) else []
+        found = (
+            ["hookexec"]
+            if manager._inner_hookexec is not self._calls or "_hookexec" in vars(manager)
+            else []
+        )
         for name, caller in vars(manager.hook).items():
             before, known = self._hooks.get(name, (caller, ()))
             own = [each for each in _implemented(caller) if each not in known]
@@ -206,7 +251,8 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report):
         if time.perf_counter() >= self._next:
-            self._look(("builtins", "math", "operator") if report.when == "call" else ())  # which a test may replace
+            # which a test may replace
+            self._look(("builtins", "math", "operator") if report.when == "call" else ())
         self._say(
             "report",
             test=report.nodeid,
@@ -224,7 +270,11 @@ def _standard():
     """The functions and methods of `JUDGES`: where each is, its name, and what it is."""
     spaces = [sys.modules[name] for name in JUDGES if name in sys.modules]
     for space in [*spaces[1:]]:
-        spaces += [each for each in vars(space).values() if isinstance(each, type) and each.__module__ in JUDGES[1:]]
+        spaces += [
+            each
+            for each in vars(space).values()
+            if isinstance(each, type) and each.__module__ in JUDGES[1:]
+        ]
     return {
         (id(space), name): _entry(space, vars(space), name)
         for space in spaces
@@ -243,7 +293,10 @@ def _entry(space, names, name):
 
 def _is_fixed(space):
     """Whether the private functions of a module stay what they are, too."""
-    return space.__name__.startswith(("_pytest.", "pluggy.")) and space.__name__ != "_pytest.assertion.util"
+    return (
+        space.__name__.startswith(("_pytest.", "pluggy."))
+        and space.__name__ != "_pytest.assertion.util"
+    )
 
 
 def _implemented(caller):

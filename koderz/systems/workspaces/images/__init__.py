@@ -29,20 +29,26 @@ class StoredImage:
     """An image of a store, as its configuration describes it."""
 
     name: str  # whole: docker.io/library/ubuntu:24.04
-    digest: str  # sha256:…, of its configuration, as docker's image id; of a root folder: of its files' names and times
+    # sha256:…, of its configuration, as docker's image id; of a root folder: of its files' names and times
+    digest: str
     source: Path  # the archive, layout or root folder that it comes from
     workdir: str = "/"  # absolute, normalised
-    environment: Mapping[str, str] = field(default_factory=dict, hash=False)  # its Env, in which PATH is always set
-    user: str = ""  # as its configuration has it: a name or a number, either with :GROUP; empty: root
+    # its Env, in which PATH is always set
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+    # as its configuration has it: a name or a number, either with :GROUP; empty: root
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedImage(StoredImage):
     """An image whose files are on disk."""
 
-    root: Path = Path()  # a folder with its files, shared by all that run in it: never write below it
-    owners: Mapping[str, str] = field(default_factory=dict, hash=False)  # a folder of each other user than root
-    over: tuple[Path, ...] = ()  # folders with what was built upon it, the topmost first: never write below them
+    # a folder with its files, shared by all that run in it: never write below it
+    root: Path = Path()
+    # a folder of each other user than root
+    owners: Mapping[str, str] = field(default_factory=dict, hash=False)
+    # folders with what was built upon it, the topmost first: never write below them
+    over: tuple[Path, ...] = ()
     hosted: tuple[str, ...] = ()  # paths at which it has what this machine has there: ("/usr",)
 
     @property
@@ -68,7 +74,9 @@ class UnpackedImage(StoredImage):
             if not (group := next(groups, "")):
                 raise KoderzError(f"the image {self.name} has no group of its user {self.user!r}")
         home = row[5] if row and row[5].startswith("/") else "/"
-        return Account(int(number), int(group or (row[3] if row else 0)), home, row[0] if row else number)
+        return Account(
+            int(number), int(group or (row[3] if row else 0)), home, row[0] if row else number
+        )
 
     @property
     def other_user(self) -> str:
@@ -131,7 +139,9 @@ class ImageStore:
         if found := self.find(name):
             return found
         if self.folder is None:
-            raise KoderzError(f"the image {name} isn't here: name a folder that holds it with --images")
+            raise KoderzError(
+                f"the image {name} isn't here: name a folder that holds it with --images"
+            )
         file = name.rpartition("/")[2].partition("@")[0].replace(":", "-") or "image"
         raise KoderzError(
             f"there is no image {name} in {self.folder}; on a machine with docker: docker pull {name} && "
@@ -154,7 +164,14 @@ class ImageStore:
             assert held
             root, owners = unpack(held, stored.digest, self._cache, stored.workdir)
             self._unpacked[stored.digest] = UnpackedImage(
-                stored.name, stored.digest, stored.source, stored.workdir, stored.environment, stored.user, root, owners
+                stored.name,
+                stored.digest,
+                stored.source,
+                stored.workdir,
+                stored.environment,
+                stored.user,
+                root,
+                owners,
             )
         return self._unpacked[stored.digest]
 
@@ -168,7 +185,9 @@ class ImageStore:
             raise self._broken[0]
         if len({each.id for each in found}) > 1:
             first, second, *_ = found
-            raise KoderzError(f"{wanted} is two different images, in {first.source} and in {second.source}")
+            raise KoderzError(
+                f"{wanted} is two different images, in {first.source} and in {second.source}"
+            )
         return found[0] if found else None
 
     def _read(self) -> Sequence[ImageInFile]:
@@ -203,4 +222,8 @@ def _rows(root: Layers, path: str, fields: int) -> list[list[str]]:
     """The lines of a table of an image, such as /etc/passwd, of those that have so many fields and numbers in them."""
     text = read_in_root(root, path, _LARGEST).decode("utf-8", "replace")
     rows = [line.split(":") for line in text.splitlines()]
-    return [row for row in rows if len(row) >= fields and row[2].isdecimal() and (fields < 6 or row[3].isdecimal())]
+    return [
+        row
+        for row in rows
+        if len(row) >= fields and row[2].isdecimal() and (fields < 6 or row[3].isdecimal())
+    ]

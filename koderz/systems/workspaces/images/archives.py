@@ -98,7 +98,8 @@ class ImageInFile(msgspec.Struct, frozen=True):
     digests: tuple[str, ...]  # by which it is found, its own first
     layers: tuple[str, ...] = ()  # the names of their archives in the source, the lowest first
     config: str = ""  # JSON
-    is_folder: bool = False  # whether `source` is the image's own root folder, and `config` a `Configuration`
+    # whether `source` is the image's own root folder, and `config` a `Configuration`
+    is_folder: bool = False
 
     @property
     def id(self) -> str:
@@ -108,13 +109,21 @@ class ImageInFile(msgspec.Struct, frozen=True):
         """Its configuration. Raises KoderzError where it is damaged, or for another kind of machine."""
         if self.is_folder:
             return msgspec.json.decode(self.config, type=Configuration)
-        config = _decoded(self.config.encode(), _Config, f"{self.source}: the configuration of {self.id}")
+        config = _decoded(
+            self.config.encode(), _Config, f"{self.source}: the configuration of {self.id}"
+        )
         machine = _MACHINES.get(platform.machine(), platform.machine())
         made_for = f"{config.os}/{config.architecture or machine}"
         if made_for != f"linux/{machine}":
-            raise KoderzError(f"{self.source}: {self._shown} is made for {made_for}; this machine is linux/{machine}")
-        if not all(map(DIGEST.fullmatch, config.rootfs.diff_ids)) or len(config.rootfs.diff_ids) != len(self.layers):
-            raise KoderzError(f"{self.source}: {self._shown} is damaged: its layers aren't those of its configuration")
+            raise KoderzError(
+                f"{self.source}: {self._shown} is made for {made_for}; this machine is linux/{machine}"
+            )
+        if not all(map(DIGEST.fullmatch, config.rootfs.diff_ids)) or len(
+            config.rootfs.diff_ids
+        ) != len(self.layers):
+            raise KoderzError(
+                f"{self.source}: {self._shown} is damaged: its layers aren't those of its configuration"
+            )
         run = config.config or _ContainerConfig()
         pairs = [word.partition("=") for word in run.Env or () if "=" in word[1:]]
         found = Configuration(
@@ -133,7 +142,9 @@ class ImageInFile(msgspec.Struct, frozen=True):
 
 def require_words(found: Configuration, where: str) -> None:
     """Raises KoderzError for a folder, variable or user that no program can be given."""
-    if "\0" in "".join([found.workdir, found.user, *found.environment, *found.environment.values()]):
+    if "\0" in "".join(
+        [found.workdir, found.user, *found.environment, *found.environment.values()]
+    ):
         raise KoderzError(f"{where}: a null character in its configuration")
 
 
@@ -149,9 +160,15 @@ def images_in(path: Path, cache: Path) -> list[ImageInFile]:
         return []
     about = path.stat()
     key = f"{path.absolute()}\0{about.st_size}\0{about.st_mtime_ns}\0{about.st_ino}"
-    known = cache / "held" / f"{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
+    known = (
+        cache
+        / "held"
+        / f"{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
+    )
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(known.read_bytes(), type=list[ImageInFile], dec_hook=lambda kind, value: kind(value))
+        return msgspec.json.decode(
+            known.read_bytes(), type=list[ImageInFile], dec_hook=lambda kind, value: kind(value)
+        )
     with damage(path):
         documents = _documents(path)
     found = _images(path, documents)
@@ -186,7 +203,9 @@ class Parts:
 
     def __init__(self, path: Path, archive: tarfile.TarFile | None = None) -> None:
         self._path, self._archive = path, archive
-        self._members = {_plain(member.name): member for member in archive.getmembers()} if archive else {}
+        self._members = (
+            {_plain(member.name): member for member in archive.getmembers()} if archive else {}
+        )
 
     def open(self, name: str) -> IO[bytes]:
         """A file of the layout. Raises OSError where there is none."""
@@ -196,7 +215,9 @@ class Parts:
         if member is not None and member.issym():  # docker linked equal layers
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
             member = self._members.get(target)
-        found = self._archive.extractfile(member) if member is not None and member.isfile() else None
+        found = (
+            self._archive.extractfile(member) if member is not None and member.isfile() else None
+        )
         if found is None:
             raise OSError(f"{name} is missing")
         return found
@@ -208,7 +229,9 @@ def _documents(path: Path) -> dict[str, bytes]:
     size = 0
     with path.open("rb") as raw, decompressed(raw) as stream:
         is_plain = stream is raw
-        with tarfile.open(fileobj=stream, mode="r:" if is_plain else "r|", tarinfo=Member) as archive:
+        with tarfile.open(
+            fileobj=stream, mode="r:" if is_plain else "r|", tarinfo=Member
+        ) as archive:
             for member in archive:
                 if member.isreg() and not member.issparse() and member.size <= _LARGEST:
                     part = archive.extractfile(member)
@@ -253,7 +276,9 @@ def _images(path: Path, documents: Mapping[str, bytes]) -> list[ImageInFile]:
         entries = _decoded(saved, list[_Saved], f"{path}: manifest.json")
         return [_saved(path, entry, documents) for entry in entries]
     if not (index := documents.get("index.json")):
-        raise KoderzError(f"{path} is no archive of docker save and no OCI layout: it has no manifest.json, index.json")
+        raise KoderzError(
+            f"{path} is no archive of docker save and no OCI layout: it has no manifest.json, index.json"
+        )
     found = _decoded(index, _Document, f"{path}: index.json").manifests or []
     return [image for each in found for image in _laid_out(path, each, documents, ())]
 
@@ -261,7 +286,9 @@ def _images(path: Path, documents: Mapping[str, bytes]) -> list[ImageInFile]:
 def _saved(path: Path, entry: _Saved, documents: Mapping[str, bytes]) -> ImageInFile:
     config = documents.get(_plain(entry.Config))
     if config is None:
-        raise KoderzError(f"{path} is damaged: it has no {entry.Config[:200]}, which its manifest.json names")
+        raise KoderzError(
+            f"{path} is damaged: it has no {entry.Config[:200]}, which its manifest.json names"
+        )
     own = f"sha256:{hashlib.sha256(config).hexdigest()}"
     if own[7:] not in entry.Config:
         raise KoderzError(f"{path} is damaged: {entry.Config[:200]} isn't what its name says")
@@ -279,7 +306,11 @@ def _laid_out(
     digests = (*above, wanted.digest)
     if found.manifests is not None:
         machine = _MACHINES.get(platform.machine(), platform.machine())
-        fitting = [each for each in found.manifests if not each.platform or each.platform.architecture == machine]
+        fitting = [
+            each
+            for each in found.manifests
+            if not each.platform or each.platform.architecture == machine
+        ]
         for each in fitting[:1]:
             each.annotations = wanted.annotations
             yield from _laid_out(path, each, documents, digests)
@@ -296,7 +327,11 @@ def _names_of(path: Path, annotations: Mapping[str, str]) -> Iterator[str]:
     stem = path.name
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
-    for name in (annotations.get(_FULL_NAME, ""), tag, f"{stem}:{tag}" if tag and ":" not in tag else ""):
+    for name in (
+        annotations.get(_FULL_NAME, ""),
+        tag,
+        f"{stem}:{tag}" if tag and ":" not in tag else "",
+    ):
         with contextlib.suppress(KoderzError):
             yield str(parse_reference(name))
 
@@ -367,7 +402,14 @@ def _held(file: Path, name: str, entry: _Entry) -> ImageInFile:
         raise KoderzError(f"{where}: env has the name {wrong[:100]!r}")
     config = Configuration((), entry.workdir, entry.env)
     require_words(config, where)
-    return ImageInFile(root, (reference,), (_digest(root),), (), msgspec.json.encode(config).decode(), is_folder=True)
+    return ImageInFile(
+        root,
+        (reference,),
+        (_digest(root),),
+        (),
+        msgspec.json.encode(config).decode(),
+        is_folder=True,
+    )
 
 
 def _root(where: str, store: Path, path: str) -> Path:
@@ -375,12 +417,18 @@ def _root(where: str, store: Path, path: str) -> Path:
     try:
         root = (store / path).resolve(strict=True)
         if not root.is_dir() or not any((root / each).is_dir() for each in _PROGRAMS):
-            raise KoderzError(f"{where}: {path[:200]} is no root folder: it has no bin and no usr/bin")
+            raise KoderzError(
+                f"{where}: {path[:200]} is no root folder: it has no bin and no usr/bin"
+            )
     except (OSError, ValueError, RuntimeError):  # the last for links that go round in circles
         raise KoderzError(f"{where}: there is no folder {path[:200]!r}") from None
     own = [home_folder(), Path.cwd(), cache_folder(), store, Path("/usr"), Path("/etc")]
-    if any(each.absolute().resolve().is_relative_to(root) for each in own) or root.is_relative_to("/usr"):
-        raise KoderzError(f"{where}: {path[:200]} holds this machine's own files, which are no image")
+    if any(each.absolute().resolve().is_relative_to(root) for each in own) or root.is_relative_to(
+        "/usr"
+    ):
+        raise KoderzError(
+            f"{where}: {path[:200]} holds this machine's own files, which are no image"
+        )
     if root.stat().st_uid != os.getuid():
         raise KoderzError(
             f"{where}: {path[:200]} belongs to another user (uid {root.stat().st_uid}), so nothing could be changed in "
@@ -399,7 +447,9 @@ def _digest(root: Path) -> str:
             with os.scandir(os.fsencode(root) + folder) as entries:
                 for entry in sorted(entries, key=lambda each: each.name):
                     here, about = folder + entry.name, entry.stat(follow_symlinks=False)
-                    digest.update(b"%s\0%o %d %d\0" % (here, about.st_mode, about.st_size, about.st_mtime_ns))
+                    digest.update(
+                        b"%s\0%o %d %d\0" % (here, about.st_mode, about.st_size, about.st_mtime_ns)
+                    )
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(here + b"/")
         except PermissionError:  # of another user, whom nobody in it is

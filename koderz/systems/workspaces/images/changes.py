@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from koderz.systems.workspaces.images.tree import Layers, copy_file, is_opaque, is_same, is_white_out, mode_of, resolved
+from koderz.systems.workspaces.images.tree import (
+    Layers,
+    copy_file,
+    is_opaque,
+    is_same,
+    is_white_out,
+    mode_of,
+    resolved,
+)
 
-_DEEPEST, _LONGEST = 200, 2500  # folders in each other, and bytes of a path; what is beyond isn't looked at
+# folders in each other, and bytes of a path; what is beyond isn't looked at
+_DEEPEST, _LONGEST = 200, 2500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +47,17 @@ def changes(root: Path | Layers, upper: Path) -> list[ImageChange]:
     Times don't count as changes, nor does a file that was written with the content and mode that it had. `upper` need
     not exist.
     """
-    found = _compared(Layers.of(root), upper, "", 0, lower=not is_opaque(upper)) if upper.is_dir() else ()
+    found = (
+        _compared(Layers.of(root), upper, "", 0, lower=not is_opaque(upper))
+        if upper.is_dir()
+        else ()
+    )
     return sorted(found, key=lambda change: change.path)
 
 
-def carry(root: Path | Layers, upper: Path, fresh: Path, wanted: Callable[[ImageChange], bool]) -> list[ImageChange]:
+def carry(
+    root: Path | Layers, upper: Path, fresh: Path, wanted: Callable[[ImageChange], bool]
+) -> list[ImageChange]:
     """Makes the wanted changes in the upper folder of another place, in which no command has run yet.
 
     Returns those made, sorted. Folders above a wanted path are made with it; owners, times and extended attributes of
@@ -92,16 +107,22 @@ def copy_folder(root: Path | Layers, folder: str, target: Path, upper: Path | No
         elif stat.S_ISDIR(about.st_mode):
             here.mkdir(exist_ok=True)
             folders.append((here, about))
-        elif about.st_nlink > 1 and (first := copied.setdefault((about.st_dev, about.st_ino), here)) != here:
+        elif (
+            about.st_nlink > 1
+            and (first := copied.setdefault((about.st_dev, about.st_ino), here)) != here
+        ):
             here.hardlink_to(first)
         else:
             copy_file(source, here)
-    for here, about in reversed(folders):  # last, as what is put into a folder changes its time, or needs its mode
+    # last, as what is put into a folder changes its time, or needs its mode
+    for here, about in reversed(folders):
         here.chmod(stat.S_IMODE(about.st_mode))
         os.utime(here, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
-def _compared(root: Layers, upper: Path, inner: str, depth: int, *, lower: bool) -> Iterator[ImageChange]:
+def _compared(
+    root: Layers, upper: Path, inner: str, depth: int, *, lower: bool
+) -> Iterator[ImageChange]:
     """The changes in one folder of `upper` and below; `lower`: whether the image's folder shows through there."""
     with os.scandir(upper / inner) as entries:
         found = [*entries]
@@ -116,12 +137,17 @@ def _compared(root: Layers, upper: Path, inner: str, depth: int, *, lower: bool)
         elif not stat.S_ISDIR(mode):
             is_plain = stat.S_ISREG(mode) or stat.S_ISLNK(mode)
             if not (below and is_plain and _is_equal(below, upper / path)):
-                yield ImageChange(f"/{path}", "changed" if old else "added", is_special=not is_plain)
+                yield ImageChange(
+                    f"/{path}", "changed" if old else "added", is_special=not is_plain
+                )
         else:
             yield from _of_folder(root, upper, path, depth, old, mode, lower=lower)
     if not lower and root.is_folder(inner):
         names = {entry.name for entry in found if not is_white_out(Path(entry.path))}
-        yield from (ImageChange(f"/{inner}/{name}", "removed") for name in sorted({*root.names(inner)} - names))
+        yield from (
+            ImageChange(f"/{inner}/{name}", "removed")
+            for name in sorted({*root.names(inner)} - names)
+        )
 
 
 def _of_folder(
@@ -132,11 +158,15 @@ def _of_folder(
         if stat.S_IMODE(old) != stat.S_IMODE(mode):
             yield ImageChange(f"/{path}", "changed", is_folder=True, is_too_deep=is_too_deep)
     else:
-        yield ImageChange(f"/{path}", "changed" if old else "added", is_folder=True, is_too_deep=is_too_deep)
+        yield ImageChange(
+            f"/{path}", "changed" if old else "added", is_folder=True, is_too_deep=is_too_deep
+        )
     if not is_too_deep:
         with contextlib.suppress(OSError):  # it is the owner's
             (upper / path).chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
-        yield from _compared(root, upper, path, depth + 1, lower=lower and not is_opaque(upper / path))
+        yield from _compared(
+            root, upper, path, depth + 1, lower=lower and not is_opaque(upper / path)
+        )
 
 
 def _is_equal(old: Path, new: Path) -> bool:
@@ -154,4 +184,7 @@ def _make_folders(root: Layers, upper: Path, fresh: Path, inner: str) -> None:
         if not os.path.lexists(here):
             here.mkdir()
             below = root.find(path)
-            here.chmod(stat.S_IMODE(mode_of(upper / path) or (mode_of(below) if below else 0)) | stat.S_IRWXU)
+            here.chmod(
+                stat.S_IMODE(mode_of(upper / path) or (mode_of(below) if below else 0))
+                | stat.S_IRWXU
+            )

@@ -26,7 +26,11 @@ class Reference(NamedTuple):
     digest: str = ""  # sha256:…
 
     def __str__(self) -> str:
-        return self.repository + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+        return (
+            self.repository
+            + (f":{self.tag}" if self.tag else "")
+            + (f"@{self.digest}" if self.digest else "")
+        )
 
 
 def parse_reference(name: str) -> Reference:

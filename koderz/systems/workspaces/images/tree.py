@@ -11,7 +11,8 @@ from pathlib import Path
 
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
 _OPAQUE = "user.overlay.opaque"
-_DEEPEST, _LONGEST = 200, 2500  # folders in each other, and bytes of a path; what is beyond isn't looked at
+# folders in each other, and bytes of a path; what is beyond isn't looked at
+_DEEPEST, _LONGEST = 200, 2500
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class Layers:
     """Folders over each other, read as overlayfs shows them with `userxattr`. Paths in them have no / in front."""
 
     folders: tuple[Path, ...]  # the topmost first
-    hosted: tuple[str, ...] = ()  # what this machine has at these paths lies below all of them: ("/usr",)
+    # what this machine has at these paths lies below all of them: ("/usr",)
+    hosted: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, root: Path | Layers) -> Layers:
@@ -28,7 +30,10 @@ class Layers:
     @property
     def tops(self) -> Sequence[Path]:
         """The folders through which the root shows: none below one that has all of it."""
-        last = next((place for place, folder in enumerate(self.folders) if is_opaque(folder)), len(self.folders))
+        last = next(
+            (place for place, folder in enumerate(self.folders) if is_opaque(folder)),
+            len(self.folders),
+        )
         return self.folders[: last + 1]
 
     def find(self, inner: str) -> Path | None:
@@ -77,9 +82,15 @@ class Layers:
         waiting = [""]
         while waiting:
             prefix = waiting.pop()
-            for name, source in self.names(posixpath.join(inner, prefix) if prefix else inner).items():
+            for name, source in self.names(
+                posixpath.join(inner, prefix) if prefix else inner
+            ).items():
                 mode, path = mode_of(source), posixpath.join(prefix, name)
-                if stat.S_ISDIR(mode) and path.count("/") < _DEEPEST and len(os.fsencode(path)) <= _LONGEST:
+                if (
+                    stat.S_ISDIR(mode)
+                    and path.count("/") < _DEEPEST
+                    and len(os.fsencode(path)) <= _LONGEST
+                ):
                     waiting.append(path)
                 if stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode):
                     yield path, source
@@ -127,7 +138,8 @@ def resolved(root: Path | Layers, path: str) -> str:
     """
     layers = Layers.of(root)
     done: list[str] = []
-    sources: list[Sequence[Path]] = [layers.tops]  # of each folder in `done`, and of the one above them all
+    # of each folder in `done`, and of the one above them all
+    sources: list[Sequence[Path]] = [layers.tops]
     rest, links = path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
@@ -167,9 +179,13 @@ def read_in_root(root: Path | Layers, path: str, limit: int) -> bytes:
 def copy_file(source: str | Path, target: str | Path) -> None:
     """Copies a regular file with its mode and time. Holes stay holes; a link in its place is no file: OSError."""
     with (
-        os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as old,
         os.fdopen(
-            os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb", buffering=0
+            os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0
+        ) as old,
+        os.fdopen(
+            os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600),
+            "wb",
+            buffering=0,
         ) as new,
     ):
         about = os.fstat(old.fileno())

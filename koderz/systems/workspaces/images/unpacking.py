@@ -28,11 +28,26 @@ _WHITE_OUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _DEEPEST = 200  # folders in each other
 _ROOM = 256 << 20  # bytes that stay free on the disk
 _HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
-_DAEMONS = range(100, 1000)  # the users of installed programs; those below come with every distribution
-_HARMLESS = ("_apt", "man", "messagebus", "dbus", "polkitd", "sshd", "tss", "uuidd", "utmp", "crontab", "www-data")
+# the users of installed programs; those below come with every distribution
+_DAEMONS = range(100, 1000)
+_HARMLESS = (
+    "_apt",
+    "man",
+    "messagebus",
+    "dbus",
+    "polkitd",
+    "sshd",
+    "tss",
+    "uuidd",
+    "utmp",
+    "crontab",
+    "www-data",
+)
 
 
-def unpack(held: ImageInFile, digest: str, cache: Path, workdir: str) -> tuple[Path, Mapping[str, str]]:
+def unpack(
+    held: ImageInFile, digest: str, cache: Path, workdir: str
+) -> tuple[Path, Mapping[str, str]]:
     """The root folder of an image, and for other users than root that own folders in it one such folder.
 
     The folder is made by the first process that asks for it; others wait. Raises KoderzError where it can't be made.
@@ -47,8 +62,12 @@ def unpack(held: ImageInFile, digest: str, cache: Path, workdir: str) -> tuple[P
                 if not target.is_dir():
                     _make(held, target, workdir)
         except OSError as error:
-            raise KoderzError(f"{held.source} can't be unpacked below {cache}: {error.strerror or error}") from None
-    return target / "root", msgspec.json.decode((target / "owners.json").read_bytes(), type=dict[str, str])
+            raise KoderzError(
+                f"{held.source} can't be unpacked below {cache}: {error.strerror or error}"
+            ) from None
+    return target / "root", msgspec.json.decode(
+        (target / "owners.json").read_bytes(), type=dict[str, str]
+    )
 
 
 @contextmanager
@@ -100,7 +119,11 @@ class _Hashing(io.RawIOBase):
     """A stream that computes the digest of what is read; behind its end is the padding that some tools leave out."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._hash, self._padding = stream, hashlib.sha256(), bytes(tarfile.RECORDSIZE)
+        self._stream, self._hash, self._padding = (
+            stream,
+            hashlib.sha256(),
+            bytes(tarfile.RECORDSIZE),
+        )
 
     def read(self, size: int = -1) -> bytes:
         if part := self._stream.read(size):
@@ -150,7 +173,8 @@ class _Tree:
             with contextlib.suppress(OSError):  # it is something odd, and stays that
                 hosts.write_text(_HOSTS)
         for path, time in self._times.items():
-            with contextlib.suppress(OSError, OverflowError):  # it was removed by a later layer, or the time is odd
+            # it was removed by a later layer, or the time is odd
+            with contextlib.suppress(OSError, OverflowError):
                 os.utime(self._root / path, (time, time), follow_symlinks=False)
 
     def _folder(self, path: str) -> str:
@@ -174,7 +198,8 @@ class _Tree:
         if hidden in ("", ".", ".."):
             raise ValueError(f"its white-out {folder}/{name} leaves the image")
         path = posixpath.join(folder, hidden)
-        if not hidden.startswith(_WHITE_OUT) and path not in self._added:  # else it is bookkeeping of aufs
+        # else it is bookkeeping of aufs
+        if not hidden.startswith(_WHITE_OUT) and path not in self._added:
             self._remove(path)
 
     def _clear(self, folder: str) -> None:
@@ -186,13 +211,17 @@ class _Tree:
             elif entry.is_dir(follow_symlinks=False):
                 self._clear(path)
 
-    def _put(self, member: tarfile.TarInfo, archive: tarfile.TarFile, folder: str, name: str) -> None:
+    def _put(
+        self, member: tarfile.TarInfo, archive: tarfile.TarFile, folder: str, name: str
+    ) -> None:
         path = posixpath.join(folder, name)
         if path.count("/") > _DEEPEST:
             raise ValueError(f"{path[:100]!r} is too deep")
         here = self._root / path
         source = self._linked(member) if member.islnk() else here
-        if os.path.lexists(here) and not (member.isdir() and here.is_dir() and not here.is_symlink()):
+        if os.path.lexists(here) and not (
+            member.isdir() and here.is_dir() and not here.is_symlink()
+        ):
             if member.islnk() and source == here:
                 return
             self._remove(path)
@@ -241,14 +270,18 @@ class _Tree:
         found = self._root / resolved(self._root, folder).lstrip("/") / name
         mode = found.lstat().st_mode if name and os.path.lexists(found) else 0
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise ValueError(f"its link {member.name[:100]!r} names no file: {member.linkname[:100]!r}")
+            raise ValueError(
+                f"its link {member.name[:100]!r} names no file: {member.linkname[:100]!r}"
+            )
         return found
 
     def _require_inside(self, member: tarfile.TarInfo, path: str) -> None:
         """Raises ValueError for a relative link that leads above the root."""
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
         if not member.linkname.startswith("/") and target.split("/")[0] == "..":
-            raise ValueError(f"its link {member.name[:100]!r} leaves the image: {member.linkname[:100]!r}")
+            raise ValueError(
+                f"its link {member.name[:100]!r} leaves the image: {member.linkname[:100]!r}"
+            )
 
     def _remove(self, path: str) -> None:
         """Removes a file or folder, and forgets where paths through it led."""

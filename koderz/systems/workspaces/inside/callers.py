@@ -193,7 +193,11 @@ def unix_sockets(name: str) -> list[str]:
     """The numbers of the sockets that listen under a name."""
     with open("/proc/net/unix") as lines:
         rows = [line.split() for line in lines]
-    return [row[6] for row in rows if len(row) > 7 and os.path.basename(row[7]) == os.path.basename(name)]
+    return [
+        row[6]
+        for row in rows
+        if len(row) > 7 and os.path.basename(row[7]) == os.path.basename(name)
+    ]
 
 
 def holders(inode: str) -> Iterator[int]:
@@ -201,7 +205,10 @@ def holders(inode: str) -> Iterator[int]:
         if not name.isdigit() or name == "1":
             continue
         try:
-            if any(os.readlink(each.path) == f"socket:[{inode}]" for each in os.scandir(f"/proc/{name}/fd")):
+            if any(
+                os.readlink(each.path) == f"socket:[{inode}]"
+                for each in os.scandir(f"/proc/{name}/fd")
+            ):
                 yield int(name)
         except OSError:
             continue

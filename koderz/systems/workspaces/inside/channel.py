@@ -30,8 +30,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-_NOTICE, _ANSWER, _DESCRIPTOR = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), struct.Struct("=QIIII")
-_RECEIVE, _SEND, _IS_VALID, _ADD, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103, 0x40082104
+_NOTICE, _ANSWER, _DESCRIPTOR = (
+    struct.Struct("=QIIiIQ6Q"),
+    struct.Struct("=QqiI"),
+    struct.Struct("=QIIII"),
+)
+_RECEIVE, _SEND, _IS_VALID, _ADD, _SET_FLAGS = (
+    0xC0502100,
+    0xC0182101,
+    0x40082102,
+    0x40182103,
+    0x40082104,
+)
 _CONTINUE, _SET, _SEND_WITH_IT, _SYNC_WAKE_UP = 1, 1, 2, 1
 _ERRORS = 2
 
@@ -40,10 +50,48 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _MOST_LISTED, _MOST_KNOWN = 20, 200
 _REWARDS = ("reward.txt", "reward.json")
 _CODE = (
-    *(".py", ".pyc", ".so", ".js", ".mjs", ".cjs", ".rb", ".pl", ".pm", ".sh", ".bash", ".lua", ".php", ".r", ".R"),
-    *(".jl", ".class", ".jar", ".tcl", ".ts", ".mk", ".pkl", ".pickle", ".joblib", ".pt", ".pth", ".exs", ".el"),
+    *(
+        ".py",
+        ".pyc",
+        ".so",
+        ".js",
+        ".mjs",
+        ".cjs",
+        ".rb",
+        ".pl",
+        ".pm",
+        ".sh",
+        ".bash",
+        ".lua",
+        ".php",
+        ".r",
+        ".R",
+    ),
+    *(
+        ".jl",
+        ".class",
+        ".jar",
+        ".tcl",
+        ".ts",
+        ".mk",
+        ".pkl",
+        ".pickle",
+        ".joblib",
+        ".pt",
+        ".pth",
+        ".exs",
+        ".el",
+    ),
 )
-_CODE_NAMES = ("Makefile", "makefile", "GNUmakefile", "CMakeLists.txt", "package.json", "build.rs", "Rakefile")
+_CODE_NAMES = (
+    "Makefile",
+    "makefile",
+    "GNUmakefile",
+    "CMakeLists.txt",
+    "package.json",
+    "build.rs",
+    "Rakefile",
+)
 _PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/opt/koderz/tools", "/opt/koderz/tools/bin")
 _OWN = re.compile(r"/proc/(?:self|thread-self|\d+)/fd/(\d+)")
 
@@ -55,8 +103,11 @@ class Broker:
         """`terms`: a `koderz.sandbox.workspace.RewardChannel` as a dict; `folder`: a handle on its folder."""
         self._at: str = terms["target"]
         self.folder, self.listener, self._verifier = folder, listener, verifier
-        self._hidden: tuple[str, ...] = () if "tests-readable" in terms["lifted"] else tuple(terms["hidden"])
-        self._closed = f"{terms['closed']}/" if terms.get("closed") else ""  # a folder that nobody may reach
+        self._hidden: tuple[str, ...] = (
+            () if "tests-readable" in terms["lifted"] else tuple(terms["hidden"])
+        )
+        # a folder that nobody may reach
+        self._closed = f"{terms['closed']}/" if terms.get("closed") else ""
         self._guards_rewards = "rewards-writable" not in terms["lifted"]
         self._guards_loaders = self._guards_rewards and "loaders-write" not in terms["lifted"]
         self.guards_signals = "signals" not in terms["lifted"]
@@ -72,7 +123,9 @@ class Broker:
         self._notice, self._answer = bytearray(_NOTICE.size), bytearray(_ANSWER.size)
         self.loaded: list[str] = []
         self.refused: list[str] = []
-        self.flows = Flows(self.agents, self._known, self._load, lambda what: self._list(self.loaded, what))
+        self.flows = Flows(
+            self.agents, self._known, self._load, lambda what: self._list(self.loaded, what)
+        )
         try:
             fcntl.ioctl(listener, _SET_FLAGS, _SYNC_WAKE_UP)
         except OSError:  # before Linux 6.6
@@ -100,7 +153,8 @@ class Broker:
             self._list(self.refused, refusal.what)
         except OSError as failed:
             error, flags = -(failed.errno or errno.EIO), 0
-        except (LookupError, ValueError):  # the caller ended meanwhile, or asks for what makes no sense
+        except (LookupError, ValueError):
+            # the caller ended meanwhile, or asks for what makes no sense
             error, flags = -errno.EIO, 0
         self._respond(call, 0, error, flags)
         return True
@@ -163,14 +217,18 @@ class Broker:
             text = os.path.normpath(f"{self._base(call[1], folder)}/{text}")
         elif "/." in text or "//" in text:
             text = os.path.normpath(text)
-        if self._closed and any(f"{each}/".startswith(self._closed) for each in (text, os.path.realpath(text))):
+        if self._closed and any(
+            f"{each}/".startswith(self._closed) for each in (text, os.path.realpath(text))
+        ):
             raise Refusal(errno.EACCES, f"reach {text}")
         return text
 
     @staticmethod
     def _base(thread: int, folder: int) -> str:
         folder = ctypes.c_int(folder).value
-        return os.readlink(f"/proc/{thread}/cwd" if folder == AT_CWD else f"/proc/{thread}/fd/{folder}")
+        return os.readlink(
+            f"/proc/{thread}/cwd" if folder == AT_CWD else f"/proc/{thread}/fd/{folder}"
+        )
 
     def inside(self, path: str) -> str | None:
         """A path relative to the verifier's folder; None where it isn't below it."""
@@ -203,7 +261,9 @@ class Broker:
     @staticmethod
     def folder_of(path: str) -> int:
         """A handle on the folder of a path."""
-        return callers.open_2(AT_CWD, os.path.dirname(path), os.O_PATH | os.O_DIRECTORY, 0, _NO_MAGIC_LINKS)
+        return callers.open_2(
+            AT_CWD, os.path.dirname(path), os.O_PATH | os.O_DIRECTORY, 0, _NO_MAGIC_LINKS
+        )
 
     # Programs and code.
 
@@ -226,7 +286,9 @@ class Broker:
         self._require_unreplaced(program, argv[0] if argv else "")
         process.judged = self._is_or_leads_to_agents(program) or programs.is_of_git(thread, program)
         if not process.judged:
-            starting = programs.Starting(thread, program, argv, self._base(thread, AT_CWD), self.agents)
+            starting = programs.Starting(
+                thread, program, argv, self._base(thread, AT_CWD), self.agents
+            )
             process.judged = starting.runs_agents(self._is_or_leads_to_agents)
             if not process.judged:
                 self.flows.starts(process, starting)
@@ -242,7 +304,11 @@ class Broker:
         """
         name = os.path.basename(program)
         is_new = self.is_agents(program) and program not in self._given
-        if is_new and program.startswith(self._homes) and ("/" in word or program not in self._by_judged):
+        if (
+            is_new
+            and program.startswith(self._homes)
+            and ("/" in word or program not in self._by_judged)
+        ):
             return
         if is_new and any(os.path.exists(f"{folder}/{name}") for folder in _PROGRAMS):
             raise Refusal(errno.ENOENT, f"run {program} in place of the system's")
@@ -255,10 +321,14 @@ class Broker:
         for number in callers.descriptors(process.number):
             path = callers.descriptor(process.number, number)
             is_handed = callers.identity(f"/proc/{process.number}/fd/{number}") in self._handed
-            if number > _ERRORS and (is_handed or self.is_hidden(path) or self.inside(path) is not None):
+            if number > _ERRORS and (
+                is_handed or self.is_hidden(path) or self.inside(path) is not None
+            ):
                 nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    fcntl.ioctl(self.listener, _ADD, _DESCRIPTOR.pack(call[0], _SET, nothing, number, 0))
+                    fcntl.ioctl(
+                        self.listener, _ADD, _DESCRIPTOR.pack(call[0], _SET, nothing, number, 0)
+                    )
                 finally:
                     os.close(nothing)
 
@@ -297,7 +367,8 @@ class Broker:
         flags, mode, resolve = struct.unpack("=3Q", callers.read(call[1], how, 24))
         process = self.of(call[1])
         if resolve and process.judged:
-            raise Refusal(errno.EAGAIN if resolve & 0x20 else errno.ENOSYS)  # libraries fall back to openat
+            # libraries fall back to openat
+            raise Refusal(errno.EAGAIN if resolve & 0x20 else errno.ENOSYS)
         return self._opened(call, folder, path, flags, mode)
 
     def _opened(self, call: Call, folder: int, address: int, flags: int, mode: int) -> bool:
@@ -323,7 +394,9 @@ class Broker:
 
     def _require_unobeyed(self, path: str, thread: int) -> None:
         """Hides what a judged process has made for a program of the verifier's to obey as it starts."""
-        if path in self._by_judged and startup.is_obeyed(path, self._home(), self._base(thread, AT_CWD)):
+        if path in self._by_judged and startup.is_obeyed(
+            path, self._home(), self._base(thread, AT_CWD)
+        ):
             raise Refusal(errno.ENOENT, f"have {path} obeyed")
 
     def _home(self) -> str:
@@ -340,12 +413,14 @@ class Broker:
         real = os.path.realpath(path)
         if self.is_agents(path) or self.is_agents(real):
             if flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_DIRECTORY:
-                process.includes = process.includes or (not process.is_of_tests and programs.compiles(process))
+                process.includes = process.includes or (
+                    not process.is_of_tests and programs.compiles(process)
+                )
                 self.flows.received(process)
                 self.flows.weigh(process, opened=path)
-                if (path.endswith(_CODE) or os.path.basename(path) in _CODE_NAMES) and not programs.only_copies(
-                    process.number
-                ):
+                if (
+                    path.endswith(_CODE) or os.path.basename(path) in _CODE_NAMES
+                ) and not programs.only_copies(process.number):
                     self._load(process, path)
         elif flags & os.O_CREAT:
             self.flows.made(process, {path, real})
@@ -362,7 +437,9 @@ class Broker:
     def require_writer(self, process: callers.Process, inside: str) -> None:
         """Raises Refusal where a process may not write a file of the folder."""
         # Settings of a repository may have git put its files there.
-        loads = os.path.basename(inside) in _REWARDS and (process.tainted or programs.is_git(process.number))
+        loads = os.path.basename(inside) in _REWARDS and (
+            process.tainted or programs.is_git(process.number)
+        )
         if (process.judged and self._guards_rewards) or (loads and self._guards_loaders):
             raise Refusal(errno.EACCES, f"write {self._at}/{inside}")
 
@@ -372,7 +449,11 @@ class Broker:
         before = os.umask(callers.umask(thread))
         try:
             found = callers.open_2(
-                self.folder, inside or ".", flags, mode & 0o7777 if creates else 0, _BENEATH | _NO_LINKS
+                self.folder,
+                inside or ".",
+                flags,
+                mode & 0o7777 if creates else 0,
+                _BENEATH | _NO_LINKS,
             )
             self._handed.add(callers.identity(f"/proc/self/fd/{found}"))
             return found
@@ -383,7 +464,9 @@ class Broker:
         """Answers with a descriptor, which is closed here."""
         try:
             own = flags & os.O_CLOEXEC
-            fcntl.ioctl(self.listener, _ADD, _DESCRIPTOR.pack(call[0], _SEND_WITH_IT, descriptor, 0, own))
+            fcntl.ioctl(
+                self.listener, _ADD, _DESCRIPTOR.pack(call[0], _SEND_WITH_IT, descriptor, 0, own)
+            )
         except OSError as error:
             if error.errno != errno.ENOENT:  # the caller is gone
                 raise
@@ -406,7 +489,9 @@ class Broker:
             inside = self.inside(os.path.normpath(path)) or ""
             return self._hand(call, self.own(inside, flags, mode, thread), flags)
         if own := _OWN.fullmatch(path):
-            return self._hand(call, os.open(f"/proc/{thread}/fd/{own[1]}", flags & ~_CREATES), flags)
+            return self._hand(
+                call, os.open(f"/proc/{thread}/fd/{own[1]}", flags & ~_CREATES), flags
+            )
         found = self._found(path, flags, thread)
         if found < 0:
             return self._hand(call, self._created(path, flags, mode, thread), flags)
@@ -418,13 +503,17 @@ class Broker:
         path = re.sub(r"^/dev/fd/", "/proc/self/fd/", path)
         if path in _STANDARD:
             path = f"/proc/self/fd/{_STANDARD.index(path)}"
-        return re.sub(r"^/proc/(?:self|thread-self)(?=/|$)", f"/proc/{self.of(thread).number}", path)
+        return re.sub(
+            r"^/proc/(?:self|thread-self)(?=/|$)", f"/proc/{self.of(thread).number}", path
+        )
 
     def _found(self, path: str, flags: int, thread: int) -> int:
         """A handle on what is at a path; -1 where it is to be made. Refusal where a judged process may not have it."""
         follows = flags & os.O_NOFOLLOW
         try:
-            handle = callers.open_2(AT_CWD, path, os.O_PATH | os.O_CLOEXEC | follows, 0, _NO_MAGIC_LINKS)
+            handle = callers.open_2(
+                AT_CWD, path, os.O_PATH | os.O_CLOEXEC | follows, 0, _NO_MAGIC_LINKS
+            )
         except FileNotFoundError:
             if flags & os.O_CREAT:
                 return -1
@@ -448,7 +537,9 @@ class Broker:
         if real.startswith("/proc/") and head.isdigit() and rest:
             other = self._known.get(int(head))
             if int(head) != self.of(thread).number and not (other and other.judged):
-                raise Refusal(errno.EACCES, f"read {real}" if rest in ("mem", "maps", "environ") else "")
+                raise Refusal(
+                    errno.EACCES, f"read {real}" if rest in ("mem", "maps", "environ") else ""
+                )
 
     def _reopened(self, call: Call, handle: int, flags: int) -> bool:
         if flags & os.O_PATH:
@@ -477,7 +568,9 @@ class Broker:
 
     def _created(self, path: str, flags: int, mode: int, thread: int) -> int:
         parent, name = os.path.split(path.rstrip("/"))
-        folder = callers.open_2(AT_CWD, parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _NO_MAGIC_LINKS)
+        folder = callers.open_2(
+            AT_CWD, parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _NO_MAGIC_LINKS
+        )
         before = os.umask(callers.umask(thread))
         try:
             self._require_visible(folder, thread)

@@ -7,7 +7,8 @@ import re
 
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ash", "busybox")
 _START = r"(?:^|[;&|({]|\b(?:then|do|else|exec|time|if|while|until)\b|!)\s*"  # of a command
-_COMMENTS = r"(?:^|\s)#[^\n]*"  # patterns are compiled where they are needed, which few verifiers do
+# patterns are compiled where they are needed, which few verifiers do
+_COMMENTS = r"(?:^|\s)#[^\n]*"
 
 _IN_SHELLS = (
     rf"{_START}(?:(?:builtin|command)\s+)?(eval)\b"
@@ -18,7 +19,9 @@ _IN_SHELLS = (
 )
 _SETTINGS = r"\b(?:BASH_ENV|ENV|PYTHONSTARTUP|PROMPT_COMMAND)="
 _SOURCED = rf"{_START}(?:source|\.)\s+(\S+)"
-_PERHAPS_IN_SHELLS = rf"(\(\()|\[\[[^\n]*?(-(?:eq|ne|lt|le|gt|ge|v))\b|{_START}(\$\w+|\"\$\w+\"|\$\{{\w+\}})(?=\s|$)"
+_PERHAPS_IN_SHELLS = (
+    rf"(\(\()|\[\[[^\n]*?(-(?:eq|ne|lt|le|gt|ge|v))\b|{_START}(\$\w+|\"\$\w+\"|\$\{{\w+\}})(?=\s|$)"
+)
 _IN_PYTHON = (
     r"(?<![.\w])(exec|eval|compile|__import__)\s*\("
     r"|\b(runpy|importlib|pickle|cloudpickle|dill|joblib|marshal|shelve|jsonpickle)\b"
@@ -35,12 +38,16 @@ def evaluates(program: str, script: str, opened: str = "") -> str:
     """
     if _is_shell(program):
         script = re.sub(_COMMENTS, "", script)
-        if opened and any(_may_name(word, opened) for word in re.findall(_SOURCED, script, re.MULTILINE)):
+        if opened and any(
+            _may_name(word, opened) for word in re.findall(_SOURCED, script, re.MULTILINE)
+        ):
             return "source"
         return _first(re.search(_IN_SHELLS, script, re.MULTILINE))
     if program.startswith(("python", "pypy")):
         return _first(re.search(_IN_PYTHON, script))
-    if re.fullmatch(r"(?:node|nodejs|deno|bun|ruby|perl|php|lua|tclsh|Rscript|julia)[\d.]*", program):
+    if re.fullmatch(
+        r"(?:node|nodejs|deno|bun|ruby|perl|php|lua|tclsh|Rscript|julia)[\d.]*", program
+    ):
         return _first(re.search(_ELSEWHERE, script))
     return ""
 

@@ -36,8 +36,10 @@ _PROT_EXEC, _MAP_ANONYMOUS = 4, 0x20
 _SET_CHILD_SUBREAPER = 36
 _CLONE_PARENT = 0x8000
 _TYPING = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which put words into a terminal's mouth
-_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6 and NETLINK, by which addresses are resolved; each namespace has its own
-_OWNING_FCNTLS, _OWNING_IOCTLS = (8, 10, 15), (0x8901, 0x8902)  # F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
+# UNIX, INET, INET6 and NETLINK, by which addresses are resolved; each namespace has its own
+_FAMILIES = (1, 2, 10, 16)
+# F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
+_OWNING_FCNTLS, _OWNING_IOCTLS = (8, 10, 15), (0x8901, 0x8902)
 
 _NOT_IN_WORKSPACES = """
 open_tree 428 move_mount 429 fsopen 430 fsconfig 431 fsmount 432 fspick 433 pidfd_getfd 438 process_madvise 440
@@ -88,12 +90,15 @@ NOTIFIED: Mapping[str, Mapping[str, int]] = {
 """The calls of a verifier that a listener always answers, see `channel`."""
 
 HEARD: Mapping[str, Mapping[str, int]] = {
-    machine: {name: numbers[name] for name in ("mmap", "prlimit64")} for machine, numbers in NUMBERS.items()
+    machine: {name: numbers[name] for name in ("mmap", "prlimit64")}
+    for machine, numbers in NUMBERS.items()
 }
 """The calls that it answers by their arguments: code that is mapped, and limits of other processes."""
 
 
-def workspaces_steps(machine: str = MACHINE, *, forks: bool = True, keeps_core: bool = False) -> list[Instruction]:
+def workspaces_steps(
+    machine: str = MACHINE, *, forks: bool = True, keeps_core: bool = False
+) -> list[Instruction]:
     """The filter of a command in a workspace, which refuses only calls that could undo its bounds.
 
     A list of refusals; whatever isn't listed is allowed. Without `forks` it can't start processes either. With
@@ -103,7 +108,11 @@ def workspaces_steps(machine: str = MACHINE, *, forks: bool = True, keeps_core: 
     steps = only_this_architecture(machine)
     rules = _workspaces_rules(forks=forks, keeps_core=keeps_core)
     steps += ruled(rules, {**NUMBERS[machine], **REFUSED[machine]})
-    steps += [step for number in sorted(REFUSED[machine].values()) for step in _answer_to(number, errno.EPERM)]
+    steps += [
+        step
+        for number in sorted(REFUSED[machine].values())
+        for step in _answer_to(number, errno.EPERM)
+    ]
     return [*steps, answer(0)]
 
 
@@ -113,10 +122,18 @@ def _workspaces_rules(*, forks: bool, keeps_core: bool) -> Iterator[Rule]:
         clone[-1:] = with_bits(0, CLONE_THREAD, errno.EPERM)
         yield from ((name, [answer(errno.EPERM)]) for name in ("fork", "vfork"))
     if keeps_core:
-        yield "sched_setaffinity", [(RETURN, 0, 0, ERRNO)]  # the error 0: done, as the caller sees it
+        # the error 0: done, as the caller sees it
+        yield "sched_setaffinity", [(RETURN, 0, 0, ERRNO)]
     yield "clone", clone
     yield "clone3", [answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
-    yield "ioctl", [low(1), *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)), answer(0)]
+    yield (
+        "ioctl",
+        [
+            low(1),
+            *(step for number in _TYPING for step in _answer_to(number, errno.EPERM)),
+            answer(0),
+        ],
+    )
     yield "socket", one_of(0, _FAMILIES, errno.EAFNOSUPPORT)
 
 
@@ -133,16 +150,32 @@ def verifiers_steps(machine: str = MACHINE) -> list[Instruction]:
     """
     numbers = NUMBERS[machine]
     notify: Instruction = (RETURN, 0, 0, _NOTIFY)
-    maps = [low(2), (ANY_BIT, 1, 0, _PROT_EXEC), answer(0), low(3), (ANY_BIT, 0, 1, _MAP_ANONYMOUS), answer(0)]
+    maps = [
+        low(2),
+        (ANY_BIT, 1, 0, _PROT_EXEC),
+        answer(0),
+        low(3),
+        (ANY_BIT, 0, 1, _MAP_ANONYMOUS),
+        answer(0),
+    ]
     adopts = [low(0), (EQUAL, 0, 1, _SET_CHILD_SUBREAPER), answer(errno.EPERM), answer(0)]
     clone = without_bits(0, _CLONE_PARENT, errno.EPERM)
     limits = [low(0), (EQUAL, 0, 1, 0), answer(0), notify]  # 0: one's own
     rules: list[Rule] = [
         *(("mmap", [*maps, notify]), ("prctl", adopts), ("clone", clone), ("prlimit64", limits)),
         *(
-            (name, [low(1), *(step for each in numbers for step in _answer_to(each, errno.EPERM)), answer(0)])
+            (
+                name,
+                [
+                    low(1),
+                    *(step for each in numbers for step in _answer_to(each, errno.EPERM)),
+                    answer(0),
+                ],
+            )
             for name, numbers in (("fcntl", _OWNING_FCNTLS), ("ioctl", _OWNING_IOCTLS))
         ),
     ]
-    listened = [step for number in NOTIFIED[machine].values() for step in ((EQUAL, 0, 1, number), notify)]
+    listened = [
+        step for number in NOTIFIED[machine].values() for step in ((EQUAL, 0, 1, number), notify)
+    ]
     return [(LOAD, 0, 0, NUMBER_OFFSET), *ruled(rules, numbers), *listened, answer(0)]

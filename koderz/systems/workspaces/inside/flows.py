@@ -54,7 +54,9 @@ class Flows:
     def starts(self, process: callers.Process, starting: programs.Starting) -> None:
         """A process is about to become another program, by which it isn't judged."""
         process.input, process.runs = starting.input(), starting.source()
-        if self._starts_doubtful(process, starting) or (process.hears and self._brings_text(process, starting)):
+        if self._starts_doubtful(process, starting) or (
+            process.hears and self._brings_text(process, starting)
+        ):
             process.judged = True
             return
         settings = [path for path in process.texts if evaluating.sets_settings(_read(path))]
@@ -165,13 +167,17 @@ class Flows:
     def _is_literal(text: str, process: callers.Process) -> bool:
         """Whether a text stands as it is in the scripts of the process that it comes from."""
         text = text.strip()
-        return any(text in script for script in (process.text, *(_read(path) for path in process.texts)))
+        return any(
+            text in script for script in (process.text, *(_read(path) for path in process.texts))
+        )
 
     @staticmethod
     def _peeked(process: callers.Process) -> str:
         """The text that waits in a process's input, which stays there."""
         try:
-            source = os.open(f"/proc/{process.number}/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            source = os.open(
+                f"/proc/{process.number}/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         except OSError:
             return ""
         try:

@@ -43,7 +43,13 @@ _END_SECONDS = 10.0
 def main(arguments: Sequence[str]) -> NoReturn:
     """Runs a command with a channel, or without words shows whether that is possible: exit code 0."""
     if not arguments:
-        terms: dict[str, Any] = {"target": "/nowhere", "agents": [], "homes": [], "hidden": [], "lifted": []}
+        terms: dict[str, Any] = {
+            "target": "/nowhere",
+            "agents": [],
+            "homes": [],
+            "hidden": [],
+            "lifted": [],
+        }
         sys.exit(_run(["true"], terms, "/")[0])
     with open(TERMS) as file:
         terms = json.load(file)
@@ -69,7 +75,9 @@ def _run(argv: Sequence[str], terms: dict[str, Any], logs: str) -> tuple[int, di
     return _answered(broker, child), broker.facts()
 
 
-def _become(argv: Sequence[str], ours: socket.socket, theirs: socket.socket, folder: int) -> NoReturn:
+def _become(
+    argv: Sequence[str], ours: socket.socket, theirs: socket.socket, folder: int
+) -> NoReturn:
     try:
         ours.close()
         os.close(folder)
@@ -112,7 +120,11 @@ def _end_all() -> None:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
             return
-        if not [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]:
+        if not [
+            name
+            for name in os.listdir("/proc")
+            if name.isdigit() and int(name) not in (1, os.getpid())
+        ]:
             return
         time.sleep(0.01)
     os._exit(1)

@@ -45,7 +45,9 @@ class Names:
                 self._rules.require_writer(process, each)
         return found
 
-    def rename(self, call: Call, first: tuple[int, int], second: tuple[int, int], flags: int = 0) -> bool:
+    def rename(
+        self, call: Call, first: tuple[int, int], second: tuple[int, int], flags: int = 0
+    ) -> bool:
         before, after = self._paths(call, first, second)
         source, target = self._named(call, before, after)
         if source is not None and target is not None:
@@ -57,16 +59,31 @@ class Names:
                 self._require_kept_in_place(before, after)
                 self._require_kept_in_place(after, before)
                 self._in_folders(before, after, partial(callers.rename, flags))
-            moved = {path for path in self._rules.agents if path == before or path.startswith(f"{before}/")}
-            self._rules.take({after + path[len(before) :] for path in moved} | ({after} if judged else set()), judged)
+            moved = {
+                path
+                for path in self._rules.agents
+                if path == before or path.startswith(f"{before}/")
+            }
+            self._rules.take(
+                {after + path[len(before) :] for path in moved} | ({after} if judged else set()),
+                judged,
+            )
             return self._rules.done(call) if judged else False
         return False  # between two mounts: the kernel says so, and the file is copied
 
-    def link(self, call: Call, first: tuple[int, int], second: tuple[int, int], flags: int = 0) -> bool:
+    def link(
+        self, call: Call, first: tuple[int, int], second: tuple[int, int], flags: int = 0
+    ) -> bool:
         before, after = self._paths(call, first, second)
         source, target = self._named(call, before, after)
         if source is not None and target is not None:
-            os.link(source, target, src_dir_fd=self._rules.folder, dst_dir_fd=self._rules.folder, follow_symlinks=False)
+            os.link(
+                source,
+                target,
+                src_dir_fd=self._rules.folder,
+                dst_dir_fd=self._rules.folder,
+                follow_symlinks=False,
+            )
             return self._rules.done(call)
         if source is None and target is None:
             judged = self._rules.of(call[1]).judged
@@ -78,7 +95,9 @@ class Names:
                 return self._rules.done(call)
         return False
 
-    def _in_folders(self, before: str, after: str, act: Callable[[int, str, int, str], object]) -> None:
+    def _in_folders(
+        self, before: str, after: str, act: Callable[[int, str, int, str], object]
+    ) -> None:
         """Acts on two paths for the caller, by their folders' handles."""
         source = self._rules.folder_of(before)
         try:
@@ -259,16 +278,27 @@ def handlers(rules: Broker) -> dict[int, Callable[[Call], bool]]:
         "symlink": lambda call: names.symlink(call, call[2][0], cwd, call[2][1]),
         "symlinkat": lambda call: names.symlink(call, *call[2][:3]),
         "unlink": lambda call: names.remove(call, cwd, call[2][0], is_folder=False),
-        "unlinkat": lambda call: names.remove(call, *call[2][:2], is_folder=bool(call[2][2] & 0x200)),
+        "unlinkat": lambda call: names.remove(
+            call, *call[2][:2], is_folder=bool(call[2][2] & 0x200)
+        ),
         "rmdir": lambda call: names.remove(call, cwd, call[2][0], is_folder=True),
         "mkdir": lambda call: names.make_folder(call, cwd, *call[2][:2]),
         "mkdirat": lambda call: names.make_folder(call, *call[2][:3]),
         "truncate": names.truncate,
         "chmod": lambda call: names.change_mode(call, cwd, *call[2][:2]),
-        **dict.fromkeys(("fchmodat", "fchmodat2"), lambda call: names.change_mode(call, *call[2][:3])),
-        **dict.fromkeys(("chown", "lchown", "utime", "utimes"), lambda call: names.pass_over(call, cwd, call[2][0])),
-        **dict.fromkeys(("fchownat", "utimensat"), lambda call: names.pass_over(call, *call[2][:2])),
-        **dict.fromkeys(("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), names.signal),
+        **dict.fromkeys(
+            ("fchmodat", "fchmodat2"), lambda call: names.change_mode(call, *call[2][:3])
+        ),
+        **dict.fromkeys(
+            ("chown", "lchown", "utime", "utimes"),
+            lambda call: names.pass_over(call, cwd, call[2][0]),
+        ),
+        **dict.fromkeys(
+            ("fchownat", "utimensat"), lambda call: names.pass_over(call, *call[2][:2])
+        ),
+        **dict.fromkeys(
+            ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), names.signal
+        ),
         "pidfd_send_signal": names.signal_by_handle,
         "connect": names.connect,
     }

@@ -27,7 +27,8 @@ from koderz.sandbox.frames import frame, take
 from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp
 from koderz.systems.workspaces.inside import filters, roots
 
-TYPE_CHECKING = False  # typing, collections, json and the like take longer to load than all the rest
+# typing, collections, json and the like take longer to load than all the rest
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 _LOOK = 0.1  # seconds between two looks at what is used
 _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _OPEN_FILES = 4096
-_BEYOND = 64  # processes more than the limit that the kernel grants, so that what exceeds it is seen and ended for it
+# processes more than the limit that the kernel grants, so that what exceeds it is seen and ended for it
+_BEYOND = 64
 _CHANNEL = 3
 _HANG_UP, _INTERRUPT, _KILL, _TERMINATE = 1, 2, 9, 15
 SETUP, TOLD = b"s", b"t"  # the kinds of frames that come in and go out
@@ -63,8 +65,10 @@ class Setup:
     forks: bool
     counted: bool  # whether koderz is handed what counts the CPU of all processes
     port: int  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
-    guarded: dict[str, Any]  # a `sandbox.workspace.RewardChannel`, whose folder comes with this; empty: there is none
-    reachable: bool  # whether koderz is handed sockets of this network, as it asks for them; not beside `port`
+    # a `sandbox.workspace.RewardChannel`, whose folder comes with this; empty: there is none
+    guarded: dict[str, Any]
+    # whether koderz is handed sockets of this network, as it asks for them; not beside `port`
+    reachable: bool
 
     def __init__(self, **values: Any) -> None:
         self.__dict__ = values
@@ -97,9 +101,16 @@ def process_1(control: _socket.socket) -> Setup:
     except OSError as error:
         _say(control, {"error": str(error)})
         sys.exit(1)
-    open_ones = {"counter": _counter() if setup.counted else -1, "socket": _detached(listening or door)}
+    open_ones = {
+        "counter": _counter() if setup.counted else -1,
+        "socket": _detached(listening or door),
+    }
     descriptors = {name: descriptor for name, descriptor in open_ones.items() if descriptor >= 0}
-    _say(control, {"layers": layers, "made": made, "descriptors": [*descriptors]}, descriptors.values())
+    _say(
+        control,
+        {"layers": layers, "made": made, "descriptors": [*descriptors]},
+        descriptors.values(),
+    )
     setup.entries = []
     folder = -1
     if setup.guarded and channel is not None:
@@ -121,7 +132,9 @@ def process_1(control: _socket.socket) -> Setup:
     status, cause = _watch(child, control, asked, setup, answers)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     facts = {"channel": answers.facts()} if answers else {}
-    _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime, **facts})
+    _say(
+        control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime, **facts}
+    )
     os._exit(0)
 
 
@@ -159,7 +172,8 @@ def _contain(setup: Setup) -> tuple[list[str], list[str]]:
     elif setup.entries:
         namespaces.enter(lambda: _furnish(setup))
     os.setsid()
-    kernel.take_signals(_INTERRUPT, _TERMINATE, _HANG_UP)  # which process 1 of a namespace doesn't get from within
+    # which process 1 of a namespace doesn't get from within
+    kernel.take_signals(_INTERRUPT, _TERMINATE, _HANG_UP)
     kernel.hide_memory()
     layers = ["namespaces", "seccomp"]
     if _restricted(setup.writable):
@@ -191,7 +205,9 @@ def _furnish(setup: Setup) -> list[str]:
     return made
 
 
-def _start(setup: Setup, control: _socket.socket, channel: int | None, heard: _socket.socket | None) -> int:
+def _start(
+    setup: Setup, control: _socket.socket, channel: int | None, heard: _socket.socket | None
+) -> int:
     """Starts the command; returns its process, or 0 within that process, which is bound by all layers by then."""
     child = os.fork()
     if child:
@@ -213,7 +229,9 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None, heard: _s
         os.chdir(setup.folder)
         kernel.show_memory()
         kernel.drop_capabilities()
-        seccomp.Filter(filters.workspaces_steps(forks=setup.forks, keeps_core=bool(setup.cores))).install()
+        seccomp.Filter(
+            filters.workspaces_steps(forks=setup.forks, keeps_core=bool(setup.cores))
+        ).install()
         if heard:
             _hand(heard, b".", [seccomp.Filter(filters.verifiers_steps()).listen()])
         if channel is not None:

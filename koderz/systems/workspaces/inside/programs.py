@@ -28,7 +28,22 @@ _FILE_OPTIONS = {
 _WITH_VALUE = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-W", "-X", "-I", "-r", "-M"}
 
 _FROM_INPUT = {
-    *("sqlite3", "psql", "mysql", "bc", "dc", "m4", "ed", "ex", "gdb", "gnuplot", "octave", "at", "xargs", "parallel"),
+    *(
+        "sqlite3",
+        "psql",
+        "mysql",
+        "bc",
+        "dc",
+        "m4",
+        "ed",
+        "ex",
+        "gdb",
+        "gnuplot",
+        "octave",
+        "at",
+        "xargs",
+        "parallel",
+    ),
 }
 """Programs beside interpreters whose standard input can say what they do."""
 
@@ -90,7 +105,9 @@ _LONGEST_TEXT, _SHORTEST_TEXT, _MOST_TEXTS = 256, 4, 200
 class Starting:
     """A program that a process of the verifier's is about to become."""
 
-    def __init__(self, thread: int, program: str, words: Sequence[str], folder: str, agents: Iterable[str]) -> None:
+    def __init__(
+        self, thread: int, program: str, words: Sequence[str], folder: str, agents: Iterable[str]
+    ) -> None:
         """`folder`: the one that it starts in; `agents`: the agent's files."""
         self.program, self.name, self._words = program, os.path.basename(program), words
         if self.name == "busybox" and len(words) > 1 and os.path.basename(words[0]) == "busybox":
@@ -155,7 +172,9 @@ class Starting:
         for place, word in enumerate(self._words[1:], 1):
             if word == "-m" and place + 1 < len(self._words):
                 module = self._path(self._words[place + 1].replace(".", "/"))
-                return any(is_agents(f"{module}{end}") for end in (".py", "/__main__.py", "/__init__.py"))
+                return any(
+                    is_agents(f"{module}{end}") for end in (".py", "/__main__.py", "/__init__.py")
+                )
             if word.startswith("-") or "=" in word:
                 continue
             path = self._path(word)

@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
-_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "fd/0",
+    "stdout": "fd/1",
+    "stderr": "fd/2",
+    "ptmx": "pts/ptmx",
+}
+# of /proc: may be writable for the machine's root
+_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
 _RESERVED = 300  # process ids that the kernel gives out no second time
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
@@ -25,7 +32,8 @@ class Entry:
     """An entry of the tree of a command."""
 
     def __init__(self, kind: str, source: str, target: str) -> None:
-        self.kind = kind  # "read", "write": the host's `source`; "link": a symbolic link to `source`
+        # "read", "write": the host's `source`; "link": a symbolic link to `source`
+        self.kind = kind
         self.source, self.target = source, target
 
 
@@ -59,7 +67,8 @@ def furnish_image(
     for path, *own in hosted:
         _overlay(own, mount_point(path, made))
     devices = mount_point("/dev", made)
-    kernel.mount("none", devices, kind="tmpfs", data="mode=755,size=1m,nr_inodes=1k")  # what is written there is memory
+    # what is written there is memory
+    kernel.mount("none", devices, kind="tmpfs", data="mode=755,size=1m,nr_inodes=1k")
     _fill_devices(devices)
     kernel.mount("proc", proc := mount_point("/proc", made), kind="proc")
     _restrict_processes(proc, processes)
@@ -76,9 +85,12 @@ def _overlay(folders: Sequence[str], place: str, *, is_copied: bool = False) -> 
     *lower, upper, work = map(_escaped, folders)
     data = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work},userxattr"
     try:
-        if is_copied and _is_whole(folders[-2]):  # as a kernel left it that refused, since nothing else may read it
+        # as a kernel left it that refused, since nothing else may read it
+        if is_copied and _is_whole(folders[-2]):
             raise OSError(0, "")
-        kernel.mount("overlay", place, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
+        kernel.mount(
+            "overlay", place, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data
+        )
     except OSError as error:
         if is_copied and _copy(folders[:-2], folders[-2]):
             kernel.mount(folders[-2], place, kernel.MS_BIND)
@@ -133,7 +145,9 @@ def mount_point(path: str, made: list[str], *, is_folder: bool = True) -> str:
             os.rename(here, f"{here}.aside-{os.urandom(4).hex()}")
             mode = 0
         if not mode:
-            os.mkdir(here) if folder else os.close(os.open(here, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444))
+            os.mkdir(here) if folder else os.close(
+                os.open(here, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444)
+            )
             made.append(here[len(STAGE) :])
         place = here
     return place
@@ -152,7 +166,14 @@ def _escaped(path: str) -> str:
 def bubblewrap(program: str, entries: Iterable[Entry]) -> list[str]:
     """The tree as the beginning of a bubblewrap command line; process 1 follows it."""
     return [
-        *(program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *(
+            program,
+            "--unshare-user",
+            "--unshare-pid",
+            "--unshare-net",
+            "--unshare-ipc",
+            "--unshare-uts",
+        ),
         *("--uid", "65534", "--gid", "65534", "--as-pid-1", "--die-with-parent", "--clearenv"),
         *(word for entry in entries for word in _words(entry)),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"),  # noqa: S108

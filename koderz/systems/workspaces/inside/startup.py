@@ -7,10 +7,25 @@ import sys
 
 _MODULES = (".py", ".so", ".pyc")
 _OF_SITE = {"sitecustomize", "usercustomize"}
-_OF_PYTEST = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "conftest"}
+_OF_PYTEST = {
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "pygments",
+    "py",
+    "exceptiongroup",
+    "conftest",
+}
 _SETTINGS = {"pytest.ini", ".pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"}
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_INSTALLED = ("/usr/lib/python3*/*-packages", "/usr/local/lib/python3*/*-packages", "/opt/koderz/*", "/opt/koderz/*/*")
+_INSTALLED = (
+    "/usr/lib/python3*/*-packages",
+    "/usr/local/lib/python3*/*-packages",
+    "/opt/koderz/*",
+    "/opt/koderz/*/*",
+)
 
 
 def is_obeyed(path: str, home: str, folder: str) -> bool:
@@ -29,7 +44,9 @@ def is_obeyed(path: str, home: str, folder: str) -> bool:
         above = os.path.dirname(above)
     if stem == "__init__":
         above, stem = os.path.split(above)
-    return stem in _OF_SITE or (above == folder and (stem in sys.stdlib_module_names or _is_installed(stem)))
+    return stem in _OF_SITE or (
+        above == folder and (stem in sys.stdlib_module_names or _is_installed(stem))
+    )
 
 
 def _is_installed(stem: str) -> bool:
