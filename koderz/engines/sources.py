@@ -176,7 +176,11 @@ def read_sources(
     )
     settings = schema.layered(flags, environment, config.settings)
     check_names((*settings.sinks, *settings.no_sinks))
-    return Sources(settings, config, environment | flags, {*nearer, *config.settings})
+    ours = environment | flags
+    for name in ("role_options", "model_options"):  # which add up
+        if name in ours:
+            ours[name] = (*environment.get(name, ()), *flags.get(name, ()))
+    return Sources(settings, config, ours, {*nearer, *config.settings})
 
 
 # What takes part
@@ -367,7 +371,7 @@ def require_effect(plans: Sequence[Plan], given: Collection[str]) -> None:
 def _use_elsewhere(plan: Plan, schema: Schema, name: str, given: Collection[str]) -> str:
     """The readers of an option that nothing in the plan reads, in words; empty if something does."""
     record = plan.record
-    taking_part = {f"{kind}.{name}" for kind, name in _of_plan(record)}
+    taking_part = {f"{kind}.{part}" for kind, part in _of_plan(record)}
     if SIMULATED in {model for arm in record.arms for model in arm.models.values()}:
         taking_part.add(f"model.{SIMULATED}")
     is_general = name in fields_of(Settings)

@@ -36,8 +36,13 @@ class ConfigFile(NamedTuple):
     owners: Mapping[str, Any]  # the tables of what may take part, such as `solver.iterative`
 
     def choices(self, names: Collection[str]) -> dict[str, Any]:
-        """Some settings, to choose by them."""
-        return {name: value for key, value in self.table.items() if (name := _name(key)) in names}
+        """Some settings, to choose by them. Those that aren't texts are refused where all are read."""
+        found = {}
+        for key, value in self.table.items():
+            words = value if isinstance(value, list) else [value]
+            if (name := _name(key)) in names and all(isinstance(word, str) for word in words):
+                found[name] = value
+        return found
 
 
 def read_file(folder: Path) -> ConfigFile | None:
@@ -66,17 +71,18 @@ def read_file(folder: Path) -> ConfigFile | None:
     if isinstance(table.get("roles"), dict):
         try:
             models, options = of_tables(table.pop("roles"))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # the former of a number that JSON can't hold
             raise KoderzError(f"{path}: {error}") from None
         table |= {"roles": models} if models else {}
-        table |= {"role-options": [*options, *table.get("role-options", ())]} if options else {}
+        _put_first(table, "role-options", options)
     if isinstance(table.get("models"), dict):
         try:
             options, prices = of_model_tables(table.pop("models"))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise KoderzError(f"{path}: {error}") from None
-        table |= {"model-options": [*options, *table.get("model-options", ())]} if options else {}
-        table |= {"prices": {**table.get("prices", {}), **prices}} if prices else {}
+        _put_first(table, "model-options", options)
+        if prices and isinstance(own := table.get("prices", {}), dict):
+            table["prices"] = {**own, **prices}
     owners: dict[str, Any] = {}
     for kind in [kind for kind in KINDS if isinstance(table.get(kind), dict)]:
         named = table.pop(kind)
@@ -84,6 +90,13 @@ def read_file(folder: Path) -> ConfigFile | None:
             table[kind] = named.pop("name")
         owners |= {f"{kind}.{name}": options for name, options in named.items()}
     return ConfigFile(path, data, table, owners)
+
+
+def _put_first(table: dict[str, Any], key: str, options: list[str]) -> None:
+    """Puts options before those of a key; what is no list there is refused where it is read."""
+    key = next((each for each in (key, key.replace("-", "_")) if each in table), key)
+    if options and isinstance(own := table.get(key, []), list):
+        table[key] = [*options, *own]
 
 
 @dataclass(frozen=True, slots=True)
