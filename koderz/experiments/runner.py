@@ -217,9 +217,8 @@ class ExperimentRunner:
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
-                # the run is being cut off
                 if (task := asyncio.current_task()) and task.cancelling():
-                    raise
+                    raise  # the run is being cut off
                 raise Fault("the solver cancelled itself", cause="user_code") from None
             except Exception as error:  # a solver may be anybody's code
                 raise UserCodeFault(
@@ -256,6 +255,8 @@ class ExperimentRunner:
                 return cast("Verdict", verdict)
         except SystemExit as error:  # which the event loop would let through, and end everything
             raise UserCodeFault(f"the solver raised SystemExit: {error}") from error
+        finally:
+            handles.workspace = None  # it is closed, and holds the handles
 
 
 def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None:

@@ -10,11 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from koderz.errors import PromptTooLong
+from koderz.errors import Fault, PromptTooLong
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
-from koderz.systems.rollouts.evaluation import Evaluation, Rewards, evaluation_in, recorded
+from koderz.systems.rollouts.evaluation import (
+    ARTIFACT,
+    Evaluation,
+    Rewards,
+    evaluation_in,
+    recorded,
+)
 from koderz.types import Task, Verdict
 
 if TYPE_CHECKING:
@@ -91,8 +97,13 @@ class StepWork(NamedTuple):
 
     @property
     def evaluation(self) -> Evaluation:
-        """The results of its verifier; empty if it wasn't judged."""
-        return evaluation_in(self.verdict.artifacts)
+        """The results of its verifier; empty if it wasn't judged. Raises Fault where the record of them is damaged."""
+        found = evaluation_in(self.verdict.artifacts)
+        if self.verdict.artifacts.get(ARTIFACT) and not found:
+            raise Fault(
+                f"the recorded evaluation of the step {self.name} can't be read", cause="data"
+            )
+        return found
 
     @property
     def rewards(self) -> Rewards:

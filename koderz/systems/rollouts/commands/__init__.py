@@ -156,16 +156,16 @@ def stated(
     options = settings.of(RolloutsOptions)
     path, found = _chosen_tasks(config, given.get("dataset"), options)
     given["dataset"] = path
-    # one alone: another temperature
+    # several samples, as one alone is asked at another temperature
     most = rollouts or max((entry.rollouts for entry in found.entries), default=1)
     usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
     if "sandbox" not in given:
         given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
     settled = _settled(options)
+    _require_trusted(found, settled, grant=front.trust_config or is_own)
     found = _runnable(found, options, given["sandbox"], agent)
     if canaries := canaries_of(found.tasks, given["sandbox"], options):
         found = with_canaries(found, canaries)
-    _require_trusted(found, settled, grant=front.trust_config or is_own)
     if not (front.shown.json or is_own):
         _say_sandboxes(found, settled, given["sandbox"])
     matrix = matrix_of(
@@ -200,7 +200,9 @@ def _chosen_tasks(
         tasks = stood_in(found.tasks, options.environments, options.images)
         return dataset, config_of(dataset, replace(found, tasks=tasks))
     path = config or dataset or SAMPLE / "sample.toml"
-    return path, read_config(path, options.variables)
+    entered = read_config(path, options.variables)
+    tasks = stood_in(entered.tasks, options.environments, options.images)
+    return path, replace(entered, tasks=tuple(tasks))
 
 
 def _runnable(config: Config, options: RolloutsOptions, sandbox: str, agent: str | None) -> Config:

@@ -149,16 +149,15 @@ class Read(NamedTuple):
 
 def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> Read:
     """The tasks at these places as they are written. Raises KoderzError for a place that has none."""
-    from koderz.engines.sources import read_sources, schema_here
+    from koderz.engines.sources import read_sources
     from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.tasks.datasets import Dataset, each_once, read_dataset, stood_in
     from koderz.systems.rollouts.tasks.runnable import Omission
     from koderz.systems.workspaces.images import ImageStore
 
     given = {"suite": "rollouts", **given}
-    schema = schema_here(given, scope=OWN)
     settings = read_sources(
-        given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config
+        given, names=_OF_TASKS, scope=OWN, schema=None, trust_config=trust_config
     ).settings
     options = settings.of(RolloutsOptions)
     datasets = []
