@@ -10,7 +10,7 @@ EXIT_INTERRUPTED = 130
 
 def leave_at_once() -> None:
     """Lets Ctrl-C end the process at once from now on, even within an import or while threads wait."""
-    # else it is ignored, as after nohup, or a host's
+    # elsewhere it is ignored, as after nohup, or a host's
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
 

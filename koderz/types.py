@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
-# which a suite declares, and the plan records as they are
+# a suite declares it, and the plan records it as it is
 from koderz_tracker.records import Headline as Headline
 from koderz_tracker.records import Measure as Measure
 

@@ -85,7 +85,7 @@ class Basis(Struct, frozen=True):
     # by model: US dollars a million tokens, in and out, and tiers
     prices: Mapping[str, Sequence[Any]] = {}
     base_url_trusted: bool = True
-    # whose own addresses came from koderz.toml, so that no key goes there
+    # roles whose own addresses came from koderz.toml, so that no key goes there
     untrusted_roles: Sequence[str] = ()
     untrusted_models: Sequence[str] = ()  # the same, of models
     memory: MemoryMoment | None = None  # None: no store is looked at

@@ -21,10 +21,8 @@ PASS_AT = (1, 2, 5, 10, 25, 50, 100)
 # below, Student's t is too wide to say anything, and the series below too far off
 _FEWEST_TASKS = 4
 _Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
-_HEAVY = (
-    # standard deviation of logarithms from which a tail is heavy, and the most that they may be skew downwards
-    0.8
-)
+# standard deviation of logarithms from which a tail is heavy, and the most that they may be skew downwards
+_HEAVY = 0.8
 _UNSEEN = 0.85  # see `_bounded`
 _MOST_WEIGHT = 1e6  # of a beta distribution: beyond, its quantiles lie within 0.001 of its mean
 

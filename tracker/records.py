@@ -503,7 +503,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
 }
 """Fields that are written only if they differ from their default."""
 
-# of which an empty value says something, too
+# fields of which an empty value says something, too
 _SAYING_NONE = frozenset({"settings", "tokens_reasoning"})
 
 

@@ -279,7 +279,7 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def _without_credentials(text: str) -> str:
-    # whose patterns take longer to compile than most commands to start
+    # its patterns take longer to compile than most commands to start
     from koderz_tracker.credentials import FINDERS
 
     for find in FINDERS:

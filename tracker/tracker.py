@@ -226,7 +226,7 @@ class Tracker:
                 ended[subject] = outcome_of(fault=code == _FAULT, success=success)
             elif code == _MESSAGE:
                 self._messages.add(subject)
-        # of the free it is 0
+        # the cost of free calls is 0
         return Tally(ended, index.count(_CALL), sum(cost for (cost,) in index.columns("cost")))
 
     def _count(self, entry: IndexEntry) -> None:

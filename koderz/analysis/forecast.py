@@ -194,7 +194,7 @@ def _taken(results: Sequence[_PastResult], cells: Cells, runs: int, likeness: in
     amounts = {
         model: _predicted(by_task, model, cells, exact=exact)
         for model, by_task in values.items()
-        # else it had no part in them
+        # without calls it had no part in them
         if exact or any(calls for each in by_task.values() for calls, *_ in each)
     }
     counted = (

@@ -178,7 +178,7 @@ MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
 `first` is `koderz.settings.schema.FIRST_ARM`, which no help needs to load.
 """
 _TAKES_LIMIT = "--min-point"  # which may be followed by any MEASURE=VALUE
-# which may name anything where a command's own arguments are numbers
+# may be followed by anything where a command's own arguments are numbers
 _TAKES_NAMES = "--until-decided"
 
 
@@ -218,7 +218,7 @@ class PanelCommand(TyperCommand):
                 error.possibilities = None
             raise
         for name, value in ctx.params.items():
-            # which lies within any bounds that are compared with it
+            # nan lies within any bounds that are compared with it
             if isinstance(value, float) and math.isnan(value):
                 raise typer.BadParameter(
                     "nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'"

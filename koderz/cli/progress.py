@@ -146,7 +146,7 @@ def _bar() -> Bar:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
     console = RichConsole(stderr=True)
-    # which says less than the figures
+    # the bar says less than the figures
     bar = [BarColumn(bar_width=_BAR)] if console.width >= _WIDE else []
     return Progress(
         SpinnerColumn(),

@@ -122,7 +122,7 @@ class Replaying:
 
     accept_divergence: bool = False
     rescore: bool = False  # judge every recorded attempt anew
-    # and have the judge's model asked anew, rather than use its recorded replies
+    # whether the judge's model is asked anew, too, rather than its recorded replies used
     judge_anew: bool = False
     calls_allowed: bool = True  # False: a new call is a fault
     # False: only experiments that ended before are worked on; so does rescoring

@@ -278,7 +278,7 @@ class Dispatcher:
                         left.discard(custom_id)
                         batch.deliver(custom_id, response)
                         if len(left) % _DELIVERED == 0:
-                            # which is over once what was recorded meanwhile is durable
+                            # over once what was recorded meanwhile is durable
                             await self._record()
             except Gone:
                 is_gone = True

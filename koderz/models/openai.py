@@ -212,7 +212,7 @@ class OpenAIWire(Wire):
             or any(not is_another(model, one) for one in offered)
         ):
             return {}
-        # which some servers would answer with, or with any other
+        # some servers would answer with the near one, or with any other
         if get_close_matches(model, offered, n=1):
             raise Unreachable(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
         say(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")

@@ -40,7 +40,7 @@ _TOO_LONG = f"the server's answer is longer than {MAX_BYTES >> 20} MB"
 # shorter "keys" stand in where none is needed, and are words that replies may hold
 _SECRET_LENGTH = 12
 _MOST_TIMEOUTS = 2  # a model that didn't end its answer twice more won't
-# what follows is under one deadline
+# of connecting alone; what comes after is under one deadline
 _TIMEOUT = MappingProxyType({"timeout": {"connect": CONNECT_SECONDS}})
 _NOTHING = httpx.ByteStream(b"")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -162,7 +162,7 @@ class Http:
                     return self._response(answer, await _read(answer))
                 finally:
                     await answer.aclose()
-                    # which held the answer that holds it, until there is a collection
+                    # the stream holds the answer that holds it, until there is a collection
                     answer.stream = _NOTHING
         except TimeoutError as error:
             timed_out = TimedOut if method == "POST" else Retryable

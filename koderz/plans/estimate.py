@@ -152,7 +152,7 @@ class Ending:
     """A moment by which a run that stops once it is decided has been decided, with a chance."""
 
     chance: float
-    # or clusters of tasks, which may be more than there are; None: more than 20,000
+    # tasks, or clusters of tasks, which may be more than there are; None: more than 20,000
     tasks: int | None
     # US dollars, a range; None: a price is unknown, or it takes more than there are
     cost: tuple[float, float] | None

@@ -467,7 +467,7 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
         for name in (*OF_REQUESTS, *OF_DECIDING)
         if config.get(name) in (None, plain(usual[name].default))
     }
-    # which has had it from the start
+    # the suite datasets has had it from the start
     if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":
         silent.add(CLUSTER_COLUMN)
     return {
@@ -508,7 +508,7 @@ def restore_plan(
         files = [name for kind, name in changed if kind == "option"]
         named = [f"{name} {record.config.get(name[2:].replace('-', '_'))}" for name in files]
         named += [name for kind, name in changed if kind == "mounted"]
-        # whose digests include it
+        # digests of tasks and settings include what is named
         others = {"option", "mounted"} | ({"task", "settings of"} if named else set())
         named += [f"{kind} {name}" for kind, name in changed if kind not in others]
         anew = (

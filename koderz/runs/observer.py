@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from koderz.engines import Engine
     from koderz.plans.plan import Plan
     from koderz.runs.orchestrator import Orchestrator
-    from koderz_tracker.records import Record
     from koderz_tracker.tracker import Tracker
 
 
@@ -44,7 +43,7 @@ class Observer(Protocol):
         """Shows the session while the block runs."""
         return nullcontext()
 
-    def recorded(self, record: Record) -> None:  # noqa: ARG002
+    def recorded(self, record: records.Record) -> None:  # noqa: ARG002
         """Called when a record has become durable."""
         return
 
@@ -99,7 +98,7 @@ class EventObserver(Observer):
         async with self._observer.showing(view):
             yield
 
-    def recorded(self, record: Record) -> None:
+    def recorded(self, record: records.Record) -> None:
         self._observer.recorded(record)
 
     def notice(self, text: str) -> None:

@@ -151,8 +151,8 @@ async def resume_run(
         if is_over:
             without_faults = "complete" if has_all else DECIDED
             status = "incomplete" if tracker.tally.faults else without_faults
-            # it was killed before it could say so, or brought from elsewhere
             if not tracker.is_finished:
+                # it was killed before it could say so, or brought from elsewhere
                 await tracker.finish(status)
             # Of faults that `retry` was to try again there are none; `resume` leaves the run with those it has.
             ended = SessionEnd(status if way.how == "resume" else "complete", NOTHING_TO_DO)

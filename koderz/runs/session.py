@@ -36,7 +36,7 @@ class SessionResult(NamedTuple):
     folder: Path
     summary: Summary
     summary_path: Path | None  # None: a single experiment, or json is not among the sinks
-    # which goes on by itself; to be waited for by whoever has the session
+    # it goes on by itself; to be waited for by whoever has the session
     sinks: Submission | None = None
     # runs planned together with it that didn't get their turn, since it ended as it did
     unbegun: int = 0

@@ -132,7 +132,7 @@ async def calibrated_sandbox(
         yields=yields,
     ) as sandbox:
         if sandbox.is_calibrated:
-            # on which it may depend whose speed it is
+            # the speed may depend on the options of the sandbox
             options = SANDBOXES.options_in(name, settings)
             sandbox.speed = await _speed(sandbox, f"{name} {as_words(options) if options else ''}")
         yield sandbox

@@ -129,12 +129,12 @@ class Schema:
         """Makes one Settings from layers, the first of which wins."""
         values: dict[str, Any] = {}
         for layer in reversed(layers):
-            # which is the only one, unless the same layer says otherwise
+            # it is the only one, unless the same layer says otherwise
             if "local_model" in layer:
                 values["models"] = ()
             if layer.keys() & {*_LEVELS}:  # of which one stands instead of the other
                 values |= dict.fromkeys(_LEVELS)
-            # each of which stands for itself: the later one wins
+            # each of these stands for itself: the later one wins
             for name in ("role_options", "model_options"):
                 if name in layer:
                     layer = {**layer, name: (*values.get(name, ()), *layer[name])}

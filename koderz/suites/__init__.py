@@ -120,7 +120,7 @@ def add_dataset(name: str, path: Path) -> Suite:
     Raises KoderzError where it can't.
     """
     whole = next((each for each in map(SUITES.load, SUITES) if name in each.named_datasets), None)
-    # which raises nothing for links that lead round in a circle
+    # it raises nothing for links that lead round in a circle
     path = Path(os.path.realpath(path))
     suite = whole.load(SuiteSource(path, part=name)) if whole else load_suite(name, path)
     place = _added(name)

@@ -145,7 +145,7 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     """The records of a table, each with the number of the line on which it begins."""
     csv.field_size_limit(LONGEST)
     first, _, rest = text.partition("\n")
-    # by which Excel is told of a delimiter
+    # Excel is told of a delimiter by sep=
     begin, text = (1, rest) if first.startswith("sep=") else (0, text)
     order = sorted(_DELIMITERS, key=lambda each: each == "\t", reverse=kind_of(path) == ".tsv")
     delimiter = max(order, key=lambda each: _fit(text, each))

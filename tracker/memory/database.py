@@ -132,7 +132,7 @@ def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version; 0 for an empty file. Raises StoreDown for a file that is not ours, or newer."""
-    # or tables would be there whose id was read before they were
+    # in one, or tables would be there whose id was read before they were
     with transaction(connection, "DEFERRED"):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()

@@ -242,7 +242,7 @@ def _normal(found: Any, number: int, length: int | None = None) -> Rows:
         raise NoVectors("the model gave no vectors of numbers, one a text")
     if length not in (None, rows.shape[1]):
         raise NoVectors(f"the model gave vectors of {rows.shape[1]} numbers after one of {length}")
-    # or squares might overflow
+    # scaled, or squares might overflow
     rows = rows / (np.abs(rows).max(1, keepdims=True) + np.finfo(np.float64).tiny)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths, lengths, 1), np.float32)

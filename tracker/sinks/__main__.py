@@ -50,7 +50,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
     threading.Thread(target=_beat, args=[queue.folder / BEAT], daemon=True).start()
-    # the folder is gone, or another process does the jobs
+    # an error: the folder is gone, or another process does the jobs
     with contextlib.suppress(OSError, Timeout):
         while queue.entries() and not stopping.is_set():
             alone = FileLock(queue.folder / LOCK, timeout=TO_LOOK)
@@ -106,8 +106,8 @@ class _Worker:
         ]
         jobs = [(entry, entry.read()) for entry in waiting]
         renewals = [(entry, job) for entry, job in jobs if job and job.renew]
-        # what is open here is the target as it was
         if any(job.sink in self._turns for _, job in renewals):
+            # what is open here is the target as it was
             self._has_to_restart = True
             return
         for entry, job in renewals or jobs:

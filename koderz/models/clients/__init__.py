@@ -148,7 +148,7 @@ def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
         if known == "stop" and isinstance(value, str | list):
             found[known] = (value,) if isinstance(value, str) else tuple(value)
         elif known in found and isinstance(value, int | float) and not isinstance(value, bool):
-            # which a cost is reckoned by
+            # a cost is reckoned by max_tokens
             found[known] = None if known == "max_tokens" and value < 1 else value
     return found
 

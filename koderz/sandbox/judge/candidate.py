@@ -180,6 +180,7 @@ def _report(error: BaseException) -> list[Any]:
         message = str(error)[:MESSAGE_LIMIT]
     except BaseException:  # noqa: BLE001 - the text comes from the program's own code
         message = ""
+    # lines of the program from the outermost in: at most the first three and the last five
     trace = error.__traceback__
     places = []
     while trace is not None:

@@ -78,7 +78,7 @@ class Worker:
     async def run(self, job: Job) -> JobResult:
         """The judge's result. Raises WorkerLostError where it dies or gets stuck, after which it is of no more use."""
         self.process.writer.write(frame(JOB, marshal.dumps(tuple(job))))
-        # the tests are loaded, and the clock starts anew
+        # None: the tests are loaded, and the clock starts anew
         while (result := await self._result(job.wall)) is None:
             pass
         return JobResult(*result)
@@ -196,9 +196,8 @@ class Pool:
             try:
                 return await Worker.start(premises)
             except Fault:
-                # it hangs, and so would the next
                 if time.monotonic() - began > premises.start_seconds:
-                    raise
+                    raise  # it hangs, and so would the next
             await asyncio.sleep(pause)
         return await Worker.start(premises)
 

@@ -202,12 +202,8 @@ def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module)
     if unknown and EVERYTHING not in known:
         raise row.error(f"its tests use {unknown[0]}, which nothing defines")
     needed = needs(lendable, {*missing, EVERYTHING}) if missing else set()
-    return "\n".join(
-        [
-            *[ast.unparse(each.node) for each in lendable if each.binds & needed],
-            *filter(None, [own]),
-        ]
-    )
+    lent = [ast.unparse(each.node) for each in lendable if each.binds & needed]
+    return "\n".join([*lent, *filter(None, [own])])
 
 
 def _docstring(text: str) -> str:

@@ -141,6 +141,7 @@ def _exported(row: Row) -> _Judged | None:
     tolerances = [_tolerance(loop) for loop in loops if isinstance(loop.iter, ast.Call)]
     if not tolerances or tolerances[0] is None:
         return None
+    # The names are those that repr writes for infinite floats and NaN.
     return _Judged(
         f"(lambda inf, nan: {inputs})(math.inf, math.nan)", tolerances[0], "(1,) * len(EXPECTED)"
     )

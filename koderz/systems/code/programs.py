@@ -191,7 +191,7 @@ async def _feedback(
 
 _LARGEST = 50_000  # characters of a program that is looked into
 _NAMED = 6  # names of one kind in a lesson
-# that a lesson may name
+# functions that a lesson may name
 _FUNCTIONS = frozenset(name for name in BUILTINS if not name.startswith("_"))
 _STRUCTURES = {
     ast.For: "a for loop",

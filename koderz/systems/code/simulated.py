@@ -257,6 +257,7 @@ class Simulated(SimulatedReplies):
         mendable = (1 - skill) * MENDABLE
         hardness = self._task_draws(task)[0]
         never = hardness >= skill + mendable
+        # A higher temperature moves a sample further from the task's own hardness.
         warmth = min(1.0, sampling.temperature or 0.0)
         hardness = min(max(hardness + (draws[3] - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
         if hardness < skill or never:

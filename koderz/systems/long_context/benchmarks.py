@@ -66,7 +66,7 @@ class BenchmarkParameters:
     model: str = "gpt-5"  # as it is given: the name that the server has for it
     max_depth: int = 3
     max_tasks: int = 10
-    # and options of suites, those that have them
+    # settings, and options of the suites that have them
     settings: Mapping[str, Any] = field(default_factory=dict)
     output: str | None = "results"  # None: no files
     dataset_dir: Path | None = None

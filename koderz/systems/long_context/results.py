@@ -155,11 +155,8 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
         attempts = [
             record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)
         ]
-        texts = (
-            {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)}
-            if attempts
-            else {}
-        )
+        artifacts = attempts[-1].artifacts if attempts else {}
+        texts = {key: text for key, text in artifacts.items() if isinstance(text, str)}
         expected = texts.get("expected")
         artifact = {
             "query": texts.get("question"),

@@ -128,7 +128,7 @@ async def _begin(new: NewRun, desk: Desk, most: float | UnsetType) -> Any:
     from koderz.runs.session import lay_down
 
     allowance = _allowance(desk)
-    # whose prices have to be known, since it has a cap
+    # with a cap, so that its prices have to be known
     draft, _ = await planned(new, desk, max_cost=0.0)
     forecast = await asyncio.to_thread(forecast_of, draft, desk.environ)
     # Without a price it is refused as soon as it is laid down.

@@ -379,7 +379,7 @@ async def _ended_anyway(app: modal.App, entry: str) -> AsyncIterator[None]:
                 watching.stdin.write(b".")
                 await watching.stdin.drain()
         finally:
-            # at which it ends them itself, unless it was told that they are ended
+            # when that closes it ends them itself, unless it was told that they are ended
             watching.stdin.close()
             await watching.wait()
 

@@ -122,14 +122,13 @@ def _suite(
     given: Mapping[str, Any], *, trust_config: bool = False
 ) -> tuple[Settings, PerformanceSuite]:
     """The settings and their suite of patches. Raises KoderzError for a suite of another kind."""
-    from koderz.engines.sources import read_sources, require_sandbox, schema_here
+    from koderz.engines.sources import read_sources, require_sandbox
     from koderz.suites import load_suite
     from koderz.systems.patches.suite import PerformanceSuite
 
     given = {"suite": _SUITE, **given}
-    schema = schema_here(given, scope=OWN)
     settings = read_sources(
-        given, names=_WHICH, scope=OWN, schema=schema, trust_config=trust_config
+        given, names=_WHICH, scope=OWN, schema=None, trust_config=trust_config
     ).settings
     require_sandbox(settings, given)
     suite = load_suite(settings.suite, settings.dataset, settings)

@@ -73,7 +73,7 @@ def _diff(path: str, before: Mapping[str, str], text: str) -> Iterator[str]:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-# which no line of JSON holds
+# what begins a diff, and no line of JSON holds
 _DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)
 _CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)
 _SUMMARIES = ("run_summary.json", "journal.json")
@@ -249,9 +249,8 @@ def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str, s
     """The patches of run folders whose summary names the human commit of one of the tasks."""
     within = folder.resolve()
     for path in sorted(folder.rglob("model_patch.diff")):
-        # an agent's link to somewhere else
         if not (path.is_file() and path.resolve().is_relative_to(within)):
-            continue
+            continue  # an agent's link to somewhere else
         commit = next(
             filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), ""
         )

@@ -312,7 +312,7 @@ HUMAN = "human-"  # how the name of a human's tree begins
 
 _MODELS, _TOKENS = "/opt/koderz/models", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _VOLUME = "koderz-weights"  # Modal's volume, which koderz modal serve has, too
-# of what uses some
+# of what uses a GPU
 _GPU_LIMITS = {"memory_mb": 256 << 10, "processes": 16 << 10, "disk_mb": 64 << 10}
 _FETCH = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1])"
 _FETCH_SECONDS = 4 * 3600.0

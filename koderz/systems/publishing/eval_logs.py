@@ -57,7 +57,7 @@ def _write(plan: Plan, arm: str, stories: Sequence[Story], path: Path) -> None:
     with whole_file(path, durable=False) as file, zipfile.ZipFile(file, "w") as archive:
 
         def add(name: str, value: Any) -> None:
-            # of lone surrogates
+            # "replace", since lone surrogates have no bytes
             data = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
             archive.writestr(zipfile.ZipInfo(name), data, compress_type=zipfile.ZIP_ZSTANDARD)
 

@@ -104,7 +104,7 @@ EEE, HF = RegistryFormat(write_eee, is_folder=True), RegistryFormat(write_hub)
 
 def _run_in(folder: Path, extent: Extent) -> Run:
     """The run in a folder, with its faults as they are to count."""
-    # which takes longer than most commands
+    # this import takes longer than most commands
     from koderz.analysis.completion import with_faults_failed
 
     run = load_run(folder)

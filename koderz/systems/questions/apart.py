@@ -149,7 +149,7 @@ def serve() -> None:
         rule, question, reply, seconds = pickle.loads(source.read(_SIZE.unpack(head)[0]))  # noqa: S301 of the process that began this one
         try:
             rule.prepare()
-            # whose signal ends the process, also within a pattern
+            # its signal ends the process, also within a pattern
             signal.setitimer(signal.ITIMER_PROF, seconds)
             found = asyncio.run(rule.grade(question, reply))
             signal.setitimer(signal.ITIMER_PROF, 0)

@@ -72,11 +72,9 @@ def serve(
     Examples:
         koderz judge serve humaneval --http 127.0.0.1:8080
     """
-    from koderz.engines.sources import read_sources, require_sandbox, schema_here
+    from koderz.engines.sources import read_sources, require_sandbox
 
-    sources = read_sources(
-        given, names=_OPTIONS, schema=schema_here(given), trust_config=trust_config
-    )
+    sources = read_sources(given, names=_OPTIONS, schema=None, trust_config=trust_config)
     require_sandbox(sources.settings, given)
     kept = [*(held_out or ()), *sources.config.held_out]
     address = _address(http, token_env, os.environ)

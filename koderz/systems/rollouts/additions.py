@@ -158,7 +158,7 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
         if source.is_dir() and kind != "memory":
             raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
         files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}
-        # a database
+        # a folder, or a database: its bytes have a 0
         is_store = source.is_dir() or (kind == "memory" and b"\0" in source.read_bytes()[:1024])
         text = "" if is_store else _text(source)
         return (replace(_kept(kind, f"{source.name}{revision}", files), text=text),)

@@ -43,7 +43,7 @@ _OPPOSITES = {
 }
 _EQUAL = re.compile(r"assert_?(?!\w*not)\w*(?:equal|close)\w*", re.IGNORECASE)
 _RAISES = {"raises", "assertRaises", "assertRaisesRegex"}
-# that hardly any code raises
+# errors that hardly any code raises
 _ERRORS = ("BufferError", "EOFError", "ChildProcessError", "BlockingIOError")
 _TRANSPARENT = {
     "subTest",

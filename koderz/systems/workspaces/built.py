@@ -71,8 +71,8 @@ def find_built(name: str) -> UnpackedImage | None:
             fcntl.flock(_held[folder], fcntl.LOCK_SH)
         about = _whole(folder)  # it may have been removed before it was held
     if about is None:
-        # else this process would wait for itself to build it
         if (descriptor := _held.pop(folder, None)) is not None:
+            # or this process would wait for itself to build it
             os.close(descriptor)
         return None
     with contextlib.suppress(OSError):

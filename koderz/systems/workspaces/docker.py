@@ -46,7 +46,7 @@ LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
 ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
 USER, PASSWORD = "DOCKER_USERNAME", "DOCKER_PASSWORD"
 _HUB = "https://index.docker.io/v1/"
-# which docker would ask before it looks at what is written here
+# stores that docker would ask before it looks at what is written here
 _STORES = ("credsStore", "credHelpers")
 _BUILD_SECONDS = 1800.0
 _NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the program
@@ -109,6 +109,7 @@ class Docker:
             _proxied(command, place) as command,
         ):
             if command.bridge:
+                # a relay from the container's loopback to a socket that it sees; the image needs a python3
                 folder = place / "bridge"
                 await command.bridge(_listening(folder))
                 relay = Mount(Path(__file__).with_name("relay.py"), f"{_BRIDGE}/relay.py")

@@ -109,7 +109,7 @@ class Store:
 
     folder: Path  # a bare repository of one commit
     commit: str
-    # of which checkouts are copies, not clones
+    # checkouts are copies of it, not clones
     kept: Listing | None = field(default=None, repr=False, compare=False)
 
     async def checkout(self, folder: Path) -> None:
@@ -147,7 +147,7 @@ class Store:
         await self.checkout(folder)
         links = _links(folder)
         try:
-            # some are published without
+            # some are published without the last line end
             way = await _loosely_applied(diff.removesuffix(b"\n") + b"\n", folder)
             if _links(folder) - links:
                 raise GitError("the diff makes symbolic links")
@@ -212,7 +212,7 @@ async def _ignored(paths: Sequence[str], folder: Path, where: Mapping[str, str])
     """The paths among new ones that files named .gitignore leave out."""
     if not paths:
         return set()
-    # as `:` begins a pattern
+    # ./ in front, as `:` begins a pattern
     words, own = ("check-ignore", "-z", "--stdin"), [f"./{path}" for path in paths]
     found = await _git(*words, inside=folder, environment=where, stdin=_nul(own), accepted=(0, 1))
     return {os.fsdecode(path).removeprefix("./") for path in found.split(b"\0") if path}

@@ -92,8 +92,8 @@ class Projects:
             each: {**table, "labels": [self.label]} for each, table in services.services.items()
         }
         network: dict[str, Any] = {"name": name, "internal": not online}
-        # else this machine's own ports are reached at the gateway
         if not online and self.cli.name == "docker":
+            # or this machine's own ports would be reached at the gateway
             network["driver_opts"] = {"com.docker.network.bridge.inhibit_ipv4": "true"}
         project = {
             "services": tables,
@@ -173,7 +173,7 @@ async def ending_with(
                 await cli.output(*words, seconds=seconds)
             await reap(reaper)
         finally:
-            # at which it runs the words, where this is cancelled before they are run
+            # when that closes it runs the words, where this is cancelled before they are run
             reaper.stdin.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

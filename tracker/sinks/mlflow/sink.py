@@ -271,7 +271,7 @@ class MlflowSink(Sink):
         for arm, point in curve(self._plan, outcomes, after=entry.trace_lines, whole=whole):
             found.setdefault(self._arms.get(arm, run), []).append(point)
         for place, points in found.items():
-            # the first column
+            # passed/mean is the first column
             self._store.plot(place, sorted(points, key=lambda point: point.key != "passed/mean"))
         self._outbox.traced({RUN: len(outcomes)})
         self._plotted = time.monotonic()
@@ -313,8 +313,8 @@ class MlflowSink(Sink):
             names[traces[-1][0].trace_id] = name, child_name(self._plan, outcome)
             curves.setdefault(below, []).extend(curve_points(self._plan, story))
             numbers[name] = lines
-            # it has what holds no longer
             if self._is_remade or (before and isinstance(outcome, Fault)):
+                # it has what holds no longer
                 outdated.append((name, story, outcome))
         if traces:
             refused = self._store.trace(traces)
@@ -348,7 +348,7 @@ class MlflowSink(Sink):
                 continue
             page = child_page(self._plan, story, outcome, self._arms.get(outcome.arm, run))
             if entry.run_id is None:
-                # it has them from its creation
+                # without tags: it has them from its creation
                 self._store.tell(self._create(name, page), replace(page, tags={}))
             else:
                 self._store.tell(entry.run_id, page)

@@ -205,10 +205,10 @@ class BigCodeBench(ProgramSuite):
         missing = self.interpreter.missing(
             frozenset().union(*(task.payload.libraries for task in tasks))
         )
-        skipped = {
+        self.skipped = {
             task.id: lacking for task in tasks if (lacking := task.payload.libraries & missing)
         }
-        self.tasks, self.skipped = tuple(task for task in tasks if task.id not in skipped), skipped
+        self.tasks = tuple(task for task in tasks if task.id not in self.skipped)
         if not self.tasks:
             raise KoderzError(f"{source}: {_skipping(self.skipped, len(tasks), self.interpreter)}")
         told = [_skipping(self.skipped, len(tasks), self.interpreter)] if self.skipped else []

@@ -163,17 +163,17 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
         if "```" not in bare and bare[-1:] == _PAIRS.get(bare[:1]):
             bare = bare[1:-1].strip("\n")
     yield bare
-    if "\t" in visible:
+    if "\t" in visible:  # mixed tabs and spaces: tabs at four columns, then at eight
         for width in (4, 8):
             yield "\n".join(
                 margin_of(line).expandtabs(width) + line.lstrip(" \t")
                 for line in visible.split("\n")
             )
     lines = text.translate(_VISIBLE).split("\n")
-    if any(line.startswith(">>>") for line in lines):
+    if any(line.startswith(">>>") for line in lines):  # the input of a session at the prompt
         typed = (line for line in lines if line.startswith((">>> ", "... ")))
         yield "\n".join(line[4:] for line in typed)
-    if any(line.startswith("+") for line in lines):
+    if any(line.startswith("+") for line in lines):  # the new side of a diff
         kept = (line for line in lines if not line.startswith(_DIFF_MARKS))
         yield "\n".join(line[1:] if line[:1] in ("+", " ") else line for line in kept)
     if "&" in visible:

@@ -300,6 +300,7 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
     if any(isinstance(node, ast.Return) for each in body for node in each.nodes):
         return None
     if not entry_point:
+        # Tests alone know the name, so that every function may be the entry point.
         functions = [
             n
             for n, each in enumerate(body)

@@ -256,7 +256,7 @@ class GeneratedQuestion:
 
     @property
     def digest(self) -> str:
-        # which there always were, at first
+        # all kinds, as there always were at first
         of_text = () if self.per_text == len(KINDS) else (self.per_text,)
         return recipe_digest(
             _FORMAT, VERSION, self.windows.seed, self.length, self.number, *of_text

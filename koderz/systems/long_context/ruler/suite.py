@@ -189,6 +189,7 @@ def answers(asked: str) -> list[str]:
         ]
     if value := _VALUE.search(question):
         text = asked.rpartition("Memorize and track")[2]
+        # the variables that have the value, directly or through another one
         found: dict[str, Any] = {value[1]: None}
         for name, origin in _ASSIGNMENT.findall(text):
             if origin in found:

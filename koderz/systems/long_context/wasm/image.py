@@ -67,8 +67,8 @@ def ready_image(say: Say = lambda _: None) -> CompiledImage:
     folder = _folder(Path(place) if place else cache_folder() / "wasm")
     name = f"repl-{_digest()}"
     portable, compiled = folder / f"{name}.wasm", folder / f"{name}-{_machine()}.cwasm"
-    # built for another machine
     if portable.is_file() and not (compiled.is_file() or os.access(folder, os.W_OK)):
+        # it was built for another machine
         folder = _folder(cache_folder() / "wasm")
         compiled = folder / compiled.name
     if not (portable.is_file() and compiled.is_file()):

@@ -108,9 +108,8 @@ def stop(environ: Mapping[str, str]) -> str:
         found = json.loads(note.read_text())
         process, url = int(found["process"]), str(found["url"])
         command = Path(f"/proc/{process}/cmdline")
-        # the id is somebody else's by now
         if command.exists() and b"wasm" not in command.read_bytes():
-            raise ProcessLookupError
+            raise ProcessLookupError  # the id is somebody else's by now
         os.kill(process, signal.SIGTERM)
     except (OSError, ValueError, KeyError, TypeError):
         note.unlink(missing_ok=True)

@@ -255,9 +255,8 @@ class Referee:
         """
         if output == expected:
             return True
-        # nobody reads what is made to be too much
         if len(output) > _MOST_LONGER * len(expected) + _MOST_MORE:
-            return False
+            return False  # nobody reads what is made to be too much
         try:
             json.loads(output)
         except (ValueError, RecursionError):

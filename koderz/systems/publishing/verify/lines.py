@@ -237,7 +237,7 @@ class JournalCheck:
             for line in lines
             if isinstance(line, Compute) and line.engine not in (SANDBOX, UNPRICED)
         ]
-        # not so where it was worked on again here
+        # false where it was worked on again here
         if rented and alike(ended.cost, totals.cost + math.fsum(rented)):
             del derived["cost"]
             derived.pop("cost_by_tier", None)

@@ -370,7 +370,7 @@ class Redoing:
     ) -> None:
         own, new = as_json(recorded), as_json(derived)
         as_recorded = _AS_RECORDED[type(recorded)]
-        # whose list of prices was another
+        # another version's list of prices was another
         if self.run.plan.record.environment.get("koderz") != __version__:
             as_recorded |= {"baseline_cost"}
         for name in own:

@@ -148,7 +148,7 @@ async def _believed(trial: _Trial, terms: Terms) -> VerifierRun | None:
     try:
         found = await trial(terms)
     except (Fault, git.GitError) as error:
-        # which says nothing of the solution
+        # a fault of the sandbox says nothing of the solution
         if isinstance(error, Fault) and error.cause == "sandbox":
             raise
         return None

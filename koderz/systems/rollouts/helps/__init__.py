@@ -290,7 +290,7 @@ async def _sessions(questions: Sequence[ArmsScreen]) -> AsyncIterator[SessionRes
                 plan = await each.planned(front)
             session = await begin(each.place.documented(plan), each)
         cap = None if cap is None else max(0.0, cap - session.summary.paid.get("total", 0.0))
-        # by the user, or at the cap
+        # stopped by the user, or at the cap
         is_last = session.ended.ends_all or session.ended.status == "stopped"
         left = len(questions) - number if is_last else 0
         yield session._replace(unbegun=left)

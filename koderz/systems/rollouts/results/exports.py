@@ -163,7 +163,7 @@ def atif(stories: Stories, folder: Path) -> None:
         path = folder / trial_name(story) / "agent/trajectory.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(_trajectory(plan, story), ensure_ascii=False, indent=2)
-        # of lone surrogates
+        # "replace", since lone surrogates have no bytes
         write_whole(path, [text.encode("utf-8", "replace"), b"\n"], durable=False)
         written += 1
     if not written:

@@ -335,7 +335,7 @@ _SIGNATURES = {
     "no_tests_collected": r"no tests ran|collected 0 items",
     "tests_timed_out": r"Timeout error: \d+ seconds exceeded",
 }
-# which a patch can bring about, too
+# what a patch can bring about, too
 _AMBIGUOUS = ("missing_module", "no_tests_collected", "tests_timed_out")
 _SUCCESSES: Sequence[str] = (PASSED, XFAIL)
 _FAILURES: Collection[str | None] = (FAILED, ERROR, SKIPPED, None)
@@ -428,7 +428,7 @@ def blank(*, patch_exists: bool) -> Report:
 
 def statuses_in(log: str, parser: Parser, rule: RuleName = "swebench5") -> Statuses | None:
     """The status of each test in a log; None if the log is no proof that the tests ran with the patch."""
-    # whose own harnesses read the whole log, without any mark
+    # their own harnesses read the whole log, without any mark
     if rule in ("live", "rebench", "multi"):
         return parser(log)
     if rule == "smith":

@@ -72,9 +72,9 @@ class Stores:
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
     # of agents, by sandbox and command
     versions: dict[tuple[str, ...], str] = field(default_factory=dict)
-    # on which tasks are graded, by digest and sandbox
+    # terms on which tasks are graded, by digest and sandbox
     terms: Once[Terms] = field(default_factory=Once)
-    # which remember how instances are judged there
+    # they remember how instances are judged there
     judges: dict[Backend, InstanceJudge] = field(default_factory=dict)
 
     def backend_of(self, task: Rollout) -> Backend:

@@ -251,7 +251,7 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report):
         if time.perf_counter() >= self._next:
-            # which a test may replace
+            # modules in which a test may replace something
             self._look(("builtins", "math", "operator") if report.when == "call" else ())
         self._say(
             "report",

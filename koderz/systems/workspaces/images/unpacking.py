@@ -173,7 +173,7 @@ class _Tree:
             with contextlib.suppress(OSError):  # it is something odd, and stays that
                 hosts.write_text(_HOSTS)
         for path, time in self._times.items():
-            # it was removed by a later layer, or the time is odd
+            # an error: it was removed by a later layer, or the time is odd
             with contextlib.suppress(OSError, OverflowError):
                 os.utime(self._root / path, (time, time), follow_symlinks=False)
 
@@ -198,7 +198,7 @@ class _Tree:
         if hidden in ("", ".", ".."):
             raise ValueError(f"its white-out {folder}/{name} leaves the image")
         path = posixpath.join(folder, hidden)
-        # else it is bookkeeping of aufs
+        # a name with two marks is bookkeeping of aufs
         if not hidden.startswith(_WHITE_OUT) and path not in self._added:
             self._remove(path)
 

@@ -172,7 +172,7 @@ def _contain(setup: Setup) -> tuple[list[str], list[str]]:
     elif setup.entries:
         namespaces.enter(lambda: _furnish(setup))
     os.setsid()
-    # which process 1 of a namespace doesn't get from within
+    # signals that process 1 of a namespace doesn't get from within
     kernel.take_signals(_INTERRUPT, _TERMINATE, _HANG_UP)
     kernel.hide_memory()
     layers = ["namespaces", "seccomp"]
