@@ -29,7 +29,7 @@ from koderz.errors import KoderzError
 from koderz.plans.arms import MODES, solver_names
 from koderz.plans.matrix import read_matrix
 from koderz.sandbox import SANDBOXES
-from koderz.settings.layers import CORE, Schema, options_in
+from koderz.settings.layers import ADDING_UP, CORE, Schema, beside, options_in
 from koderz.settings.options import fields_of, flag_of
 from koderz.settings.registry import Registry
 from koderz.settings.requests import BatchOptions
@@ -164,22 +164,14 @@ def read_sources(
     unread = scope.unread(schema)
     flags, environment = schema.from_flags(given), schema.from_environment(environ, unread)
     nearer = {*flags, *environment}
-    # Options of roles and of models add up: those of the file stand beside those of a nearer source.
-    unused = (
-        (nearer - {"role_options", "model_options"})
-        | unread
-        | ({"models"} if "local_model" in nearer else set())
-    )
+    unused = (nearer - {*ADDING_UP}) | unread | ({"models"} if "local_model" in nearer else set())
     used = {*(names or (*schema.fields, "prices"))} - unused
     config = load_config(
         file, trust=trust_config, environ=environ, names=used, schema=schema, spends=spends
     )
     settings = schema.layered(flags, environment, config.settings)
     check_names((*settings.sinks, *settings.no_sinks))
-    ours = environment | flags
-    for name in ("role_options", "model_options"):  # which add up
-        if name in ours:
-            ours[name] = (*environment.get(name, ()), *flags.get(name, ()))
+    ours = environment | beside(flags, environment)
     return Sources(settings, config, ours, {*nearer, *config.settings})
 
 

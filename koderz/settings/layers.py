@@ -33,6 +33,9 @@ _OTHER_VARIABLES = (
 KINDS = ("suite", "solver", "sandbox", "engine", "model")
 """The kinds of things that may have options of their own."""
 
+ADDING_UP = ("role_options", "model_options")
+"""The settings whose values add up over all sources; where two say the same option, the nearer source counts."""
+
 _LEVELS = ("reasoning_effort", "reasoning_tokens")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -134,11 +137,7 @@ class Schema:
                 values["models"] = ()
             if layer.keys() & {*_LEVELS}:  # of which one stands instead of the other
                 values |= dict.fromkeys(_LEVELS)
-            # each of these stands for itself: the later one wins
-            for name in ("role_options", "model_options"):
-                if name in layer:
-                    layer = {**layer, name: (*values.get(name, ()), *layer[name])}
-            values |= layer
+            values |= beside(layer, values)
         own = tuple(
             struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values())
         )
@@ -227,6 +226,14 @@ def roles_in(settings: Settings) -> dict[str, str]:
     roles = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
     without = {role for role, value in roles if value is False}
     return {role: value for role, value in roles if isinstance(value, str) and role not in without}
+
+
+def beside(nearer: Mapping[str, Any], farther: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a source. Before those that add up stands what the farther sources say of them."""
+    together = {
+        name: (*farther.get(name, ()), *nearer[name]) for name in ADDING_UP if name in nearer
+    }
+    return {**nearer, **together}
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

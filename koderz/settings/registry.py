@@ -257,9 +257,8 @@ def _named(flag: str, value: Any) -> Any:
     """The name of what is handed over; what is a name already, or None, as it is."""
     if value is None or isinstance(value, str):
         return value
-    within = (
-        value.func if isinstance(value, partial) else getattr(value, "function", value)
-    )  # of a `koderz.extend.solver`
+    # `function` is that of a `koderz.extend.solver`.
+    within = value.func if isinstance(value, partial) else getattr(value, "function", value)
     called = getattr(within, "__name__", type(within).__name__)
     if not called.isidentifier():
         raise KoderzError(

@@ -94,7 +94,7 @@ def read_file(folder: Path) -> ConfigFile | None:
 
 def _put_first(table: dict[str, Any], key: str, options: list[str]) -> None:
     """Puts options before those of a key; what is no list there is refused where it is read."""
-    key = next((each for each in (key, key.replace("-", "_")) if each in table), key)
+    key = next((each for each in table if _name(each) == _name(key)), key)
     if options and isinstance(own := table.get(key, []), list):
         table[key] = [*options, *own]
 

@@ -89,10 +89,8 @@ class Feeder(threading.Thread):
         self._moved = time.monotonic()  # when it last made progress
         self.has_moved = False  # whether it ever did
         self._pulse = Pulse(lambda: 0.0)
-        self._used, self._alive = (
-            0.0,
-            self._moved,
-        )  # seconds of the processor at its last sign of life, and when that was
+        # seconds of the processor at its last sign of life, and when that was
+        self._used, self._alive = 0.0, self._moved
         self.patience = TO_OPEN * job.patience  # seconds that a batch may take
         self._pause = _LOOK_EVERY
 

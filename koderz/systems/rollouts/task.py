@@ -262,9 +262,8 @@ class Rollout:
     services: Services | None = field(default=None, repr=False)  # beside the agent's
     # of `context`, each with its place
     mounted: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    metadata: Mapping[str, Any] = field(
-        default_factory=dict, repr=False
-    )  # of its file or row, by which it is clustered
+    # of its file or row, by which it is clustered
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def source(self) -> str:

@@ -36,9 +36,8 @@ class Benchmark:
 
     folder: Path
     manifest: Mapping[str, Any]
-    results: Sequence[
-        Mapping[str, Any]
-    ]  # evaluation_results.json of each that was judged, canaries aside, with its `task_dir`
+    # evaluation_results.json of each that was judged, canaries aside, with its `task_dir`
+    results: Sequence[Mapping[str, Any]]
 
     @property
     def rows(self) -> list[RolloutRow]:
