@@ -22,6 +22,9 @@ from koderz.types import Task
 # seconds that a run waits for the references of its tasks; the rest are tried while it runs
 HEAD_START = 5.0
 _DETAIL = 300  # characters
+_TRIALS = (
+    3  # of a reference that the machine fails, or whose judges die, before that is held against it
+)
 
 
 class ReferenceFault(Fault):
@@ -92,15 +95,19 @@ class References:
         program = self._suite.reference(task)
         if not program:
             return
-        try:
-            verdict = await self._suite.judge_program(task, program, self._context)
-        except Fault as fault:
-            reason = str(fault)[:_DETAIL]
-        else:
+        for _ in range(_TRIALS):
+            try:
+                verdict = await self._suite.judge_program(task, program, self._context)
+            except Fault as fault:
+                reason = str(fault)[:_DETAIL]
+                continue
             if verdict.passed:
                 self._sound.add(task.digest)
                 return
             reason = f"{verdict.verdict} ({verdict.cause}) {' '.join(verdict.detail.split())[:_DETAIL]}".strip()
+            # Where memory runs out, judges are killed over a sound program, too. Its task would be lost to the process.
+            if verdict.cause != "killed":
+                break
         self._broken[task.id] = f"reference fails here: {reason}"
 
 

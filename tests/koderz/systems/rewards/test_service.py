@@ -23,11 +23,12 @@ import urllib3
 from aiohttp.test_utils import TestClient, TestServer
 
 from koderz.errors import KoderzError
+from koderz.sandbox.judge.pool import DEATHS
 from koderz.systems.rewards import AsyncClient, Client, Item
 from koderz.systems.rewards.client import RefusedError
 from koderz.systems.rewards.judging import RewardJudge
 from koderz.systems.rewards.service import RewardService, ServiceAddress
-from tests.conftest import PATIENCE, Shell, descendants, wait_for, whole_lines
+from tests.conftest import PATIENCE, Shell, descendants, judges, wait_for, whole_lines
 from tests.koderz.sandbox.hostile import PROGRAMS
 from tests.koderz.systems.rewards.conftest import RIGHT, TOKEN, WRONG, Served, Serving, reply
 
@@ -396,7 +397,9 @@ def test_killed_judges_cost_a_retry(serving: Serving) -> None:
         taken = threads.submit(served.client().score_many, [("T/add", slow + str(number)) for number in range(24)])
         killed = 0
         while not taken.done():
-            for process in descendants(served.process.pid) if killed < 3 else ():
+            for process in (
+                judges(served.process.pid) if killed < DEATHS - 1 else ()
+            ):  # of which none is the candidate's doing
                 try:
                     os.kill(process, signal.SIGKILL)
                 except ProcessLookupError:
