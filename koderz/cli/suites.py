@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,7 +134,9 @@ _FILES = {
 
 
 @app.command(cls=PanelCommand)
-def get(name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")]) -> None:
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite, or dataset of one.")],
+) -> None:
     """Print the command that fetches a suite's published file; nothing is downloaded.
 
     Examples:
@@ -141,12 +144,18 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")
     """
     from koderz.suites import SUITES
 
-    published = SUITES.load(name).publication
+    parts: dict[str, Any] = {}
+    if name not in SUITES.names():
+        for suite in map(SUITES.load, SUITES.names()):
+            parts |= suite.named_datasets if isinstance(suite.named_datasets, Mapping) else {}
+    published = parts.get(name) or SUITES.load(name).publication
     if published is None or not published.command:
         where = f"; see {published.place}" if published else ""
+        if names := SUITES.load(name).named_datasets:
+            where = f" as a whole; name one of its datasets: {', '.join(names)}"
         raise KoderzError(f"there is no file to fetch for the suite {name}{where}")
     say(published.command)
-    warn(f"then: koderz suites add {name} FILE, or --dataset FILE (licence: {published.licence})")
+    warn(f"then: koderz suites add {name} PATH, or --dataset FILE (licence: {published.licence})")
 
 
 @app.command(cls=OfSuite)

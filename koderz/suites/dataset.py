@@ -142,20 +142,10 @@ def cluster_of_text(what: str, text: str) -> str:
     return f"{what} {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
-def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
-    """The file given, or the first of `names` (also with `.gz`) in the cache folder.
-
-    Raises KoderzError saying where to get it from.
-    """
-    if given is not None:
-        return given
-    folder = cache_folder()
-    for path in (folder / f"{name}{ending}" for name in names for ending in ("", ".gz")):
-        if path.is_file():
-            return path
-    raise KoderzError(
-        f"{names[0]} isn't in {folder}; {hint}, and put it there or name it with --dataset FILE"
-    )
+def cached_dataset(*names: str) -> Path | None:
+    """The first file of these names, also with `.gz`, that is in the cache folder."""
+    paths = (cache_folder() / f"{name}{ending}" for name in names for ending in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 @contextmanager

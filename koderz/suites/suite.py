@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +172,34 @@ class Publication:
     # `rows_digest` of the files as published; empty: none is known here
     digests: frozenset[str] = frozenset()
 
+    @classmethod
+    def on_hub(
+        cls, repository: str, licence: str, *, files: str = "", folder: str = "", or_from: str = ""
+    ) -> Publication:
+        """A dataset's repository on Hugging Face's hub.
+
+        `files` is a pattern of the files that are needed, without which all are fetched; `folder` is the one that they
+        are put into, by default the repository's name; `or_from` is another place, in words.
+        """
+        place = f"{repository} on Hugging Face" + (f", or {or_from}" if or_from else "")
+        wanted = f" --include '{files}'" if files else ""
+        folder = folder or repository.rpartition("/")[2].lower()
+        return cls(
+            licence,
+            place,
+            f"hf download {repository} --repo-type dataset{wanted} --local-dir {folder}",
+        )
+
+    def missing(self, name: str, *, option: str = "--dataset FILE") -> KoderzError:
+        """The error where the file isn't here, with the remedy.
+
+        `name` is the suite's, or that of one of its `named_datasets`, and `option` says how to name a file for one run.
+        """
+        return KoderzError(
+            f"{name} needs its file: get it with: {self.command}; then name it with {option}, or once for all: "
+            f"koderz suites add {name} PATH (licence: {self.licence})"
+        )
+
 
 class Suite(Extensible):
     """A set of tasks, the messages that models are sent for them, and the judge of their answers.
@@ -333,8 +361,11 @@ class Suite(Extensible):
     modes: ClassVar[Mapping[str, Sequence[str]] | None] = None
     """Solvers by the mode that stands for them, those without `--mode` as the mode "". None: the usual modes."""
 
-    named_datasets: ClassVar[Sequence[str]] = ()
-    """Names of datasets that can be added one by one (`koderz suites add NAME PATH`)."""
+    named_datasets: ClassVar[Collection[str]] = ()
+    """Names of datasets that can be added one by one (`koderz suites add NAME PATH`).
+
+    A mapping says where each is published.
+    """
 
     listed: ClassVar[bool] = True
     """Whether `koderz suites list` shows the suite."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
-from koderz.suites.dataset import Row, find_dataset
+from koderz.suites.dataset import Row, cached_dataset
 from koderz.suites.options import CodeOptions
 from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
@@ -66,8 +66,9 @@ class HumanEvalPlus(CodeSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> HumanEvalPlus:
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
-        hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
-        path = find_dataset(source.dataset, "HumanEvalPlus.jsonl", hint=hint)
+        path = source.dataset or cached_dataset("HumanEvalPlus.jsonl")
+        if path is None:
+            raise cls.publication.missing("humaneval+")
         return cls(
             "humaneval+",
             str(path),

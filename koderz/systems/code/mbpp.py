@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from koderz.suites.dataset import Row, find_dataset
+from koderz.suites.dataset import Row, cached_dataset
 from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.code.extraction.statements import (
     EVERYTHING,
@@ -58,18 +58,18 @@ _RESTORED = {
 class Mbpp(CodeSuite):
     """MBPP as published by its authors, whole or sanitized."""
 
-    publication = Publication(
+    publication = Publication.on_hub(
+        "google-research-datasets/mbpp",
         "CC BY 4.0, see its card",
-        "google-research-datasets/mbpp on Hugging Face, or mbpp in github.com/google-research/google-research",
-        "hf download google-research-datasets/mbpp --repo-type dataset --local-dir mbpp",
+        or_from="mbpp in github.com/google-research/google-research",
     )
 
     @classmethod
     def load(cls, source: SuiteSource) -> Mbpp:
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
-        folder = "the folder mbpp of github.com/google-research/google-research"
-        hint = f"get mbpp.jsonl, or sanitized-mbpp.json, from {folder}"
-        path = find_dataset(source.dataset, "mbpp.jsonl", "sanitized-mbpp.json", hint=hint)
+        path = source.dataset or cached_dataset("mbpp.jsonl", "sanitized-mbpp.json")
+        if path is None:
+            raise cls.publication.missing("mbpp")
         return cls("mbpp", str(path), read_tasks(path, _task, source.options), source.options)
 
 
@@ -86,8 +86,9 @@ class MbppPlus(CodeSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> MbppPlus:
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
-        hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
-        path = find_dataset(source.dataset, "MbppPlus.jsonl", hint=hint)
+        path = source.dataset or cached_dataset("MbppPlus.jsonl")
+        if path is None:
+            raise cls.publication.missing("mbpp+")
         return cls(
             "mbpp+",
             str(path),

@@ -169,10 +169,6 @@ def tasks_of(
     """
     if dataset is None:
         require_no_column(options)
-        if suite not in _OWN:
-            raise KoderzError(
-                f"the suite {suite} has no tasks here: give its file with --dataset FILE"
-            )
         return _OWN[suite]()
     if _is_toml(dataset):
         require_no_column(options, "a tasks.toml says it as `cluster`")

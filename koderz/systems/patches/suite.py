@@ -21,7 +21,14 @@ from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Images, Timed
 from koderz.settings.schema import Settings
 from koderz.suites.reviews import reviewed
-from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
+from koderz.suites.suite import (
+    JudgeContext,
+    Publication,
+    RunContext,
+    Suite,
+    SuiteSource,
+    WorkspaceContext,
+)
 from koderz.systems.patches.judging import verdict_on
 from koderz.systems.patches.machines import Machine, Rules, TasksRecord, idle_rules, read_rules
 from koderz.systems.patches.measuring.bench import Bench, Recorder
@@ -192,7 +199,9 @@ class PerformanceSuite(Suite):
 
     @classmethod
     def load(cls, source: SuiteSource) -> PerformanceSuite:
-        """Raises KoderzError naming the task that is off."""
+        """Raises KoderzError where there is no file, or naming the task that is off."""
+        if cls.publication and source.dataset is None:
+            raise cls.publication.missing(cls.name)
         return cls(source.dataset, source.options)
 
     def require_repositories(self, wanted: Collection[str]) -> None:
@@ -344,12 +353,14 @@ class Gso(PerformanceSuite):
     """GSO's commits, of its dataset as JSON lines (--dataset, or koderz suites add gso FILE)."""
 
     name = "gso"
+    publication = Publication.on_hub("gso-bench/gso", "MIT, see its card")
 
 
 class Iso(PerformanceSuite):
     """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
 
     name = "iso"
+    publication = Publication.on_hub("Lossfunk/ISO-Bench", "see its card")
 
 
 QUADRANTS = ("Q1", "Q2", "Q3", "Q4")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from koderz.errors import KoderzError
 from koderz.suites.choices import LETTERS, arc_choice, are_texts, scalar, truthful_choice
 from koderz.suites.dataset import Row, cluster_of_text
 from koderz.suites.metrics import LabelMetric, NumberMetric
@@ -61,10 +60,7 @@ class PublishedSuite(QuestionSuite):
         """Raises KoderzError where there is no file, or naming the line of a malformed row."""
         dataset, options = unpacked_source(source, source.options or QuestionOptions())
         if dataset is None:
-            raise KoderzError(
-                f"the suite {cls.name} needs its file: get it with: {cls.publication.command}; then name it with "
-                f"--dataset FILE, or once for all: koderz suites add {cls.name} FILE"
-            )
+            raise cls.publication.missing(cls.name)
         questions = cls.questions_in(dataset, options)
         rule = (
             chosen_rule(options, questions, options.scorer)
@@ -144,10 +140,11 @@ class Math(PublishedSuite):
 
     name = "math"
     template = "{input}\n\nPut the final answer in \\boxed{}."
-    publication = Publication(
+    publication = Publication.on_hub(
+        "HuggingFaceH4/MATH-500",
         "MIT",
-        "HuggingFaceH4/MATH-500 on Hugging Face, or MATH.tar of github.com/hendrycks/math",
-        "hf download HuggingFaceH4/MATH-500 --repo-type dataset --include test.jsonl --local-dir math-500",
+        files="test.jsonl",
+        or_from="MATH.tar of github.com/hendrycks/math",
     )
 
     @classmethod
@@ -220,11 +217,7 @@ class Mmlu(PublishedSuite):
 
     name = "mmlu"
     template = _ASKS_LETTER
-    publication = Publication(
-        "MIT",
-        "cais/mmlu on Hugging Face",
-        "hf download cais/mmlu --repo-type dataset --include 'all/*' --local-dir mmlu",
-    )
+    publication = Publication.on_hub("cais/mmlu", "MIT", files="all/*")
 
     @classmethod
     def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
@@ -263,10 +256,8 @@ class MmluPro(PublishedSuite):
     )
     option_mark = "."
     takes_first = True
-    publication = Publication(
-        "MIT; its code Apache-2.0",
-        "TIGER-Lab/MMLU-Pro on Hugging Face",
-        "hf download TIGER-Lab/MMLU-Pro --repo-type dataset --include 'data/*' --local-dir mmlu-pro",
+    publication = Publication.on_hub(
+        "TIGER-Lab/MMLU-Pro", "MIT; its code Apache-2.0", files="data/*"
     )
 
     @classmethod
@@ -308,10 +299,11 @@ class Gpqa(PublishedSuite):
     template = _ASKS_LETTER
     needs = frozenset({PRIVACY})
     privacy_key = _PRIVATE
-    publication = Publication(
+    publication = Publication.on_hub(
+        "Idavidrein/gpqa",
         "CC BY 4.0; its authors ask that no question is published",
-        "dataset.zip of github.com/idavidrein/gpqa, or Idavidrein/gpqa on Hugging Face (behind a form)",
-        "hf download Idavidrein/gpqa --repo-type dataset --include gpqa_diamond.csv --local-dir gpqa",
+        files="gpqa_diamond.csv",
+        or_from="dataset.zip of github.com/idavidrein/gpqa, where there is no form to fill in",
     )
 
     @classmethod
@@ -354,10 +346,8 @@ class Arc(PublishedSuite):
 
     name = "arc"
     template = "{input}\n\n{choices}"
-    publication = Publication(
-        f"CC BY-SA 4.0, {_CARD}",
-        "allenai/ai2_arc on Hugging Face",
-        "hf download allenai/ai2_arc --repo-type dataset --include 'ARC-Challenge/*' --local-dir arc",
+    publication = Publication.on_hub(
+        "allenai/ai2_arc", f"CC BY-SA 4.0, {_CARD}", files="ARC-Challenge/*", folder="arc"
     )
 
     @classmethod
@@ -378,10 +368,12 @@ class TruthfulQa(PublishedSuite):
 
     name = "truthfulqa"
     template = "{input}\n\n{choices}"
-    publication = Publication(
+    publication = Publication.on_hub(
+        "truthfulqa/truthful_qa",
         f"Apache-2.0, {_CARD}",
-        "truthfulqa/truthful_qa on Hugging Face, or TruthfulQA.csv of github.com/sylinrl/TruthfulQA",
-        "hf download truthfulqa/truthful_qa --repo-type dataset --include 'multiple_choice/*' --local-dir truthfulqa",
+        files="multiple_choice/*",
+        folder="truthfulqa",
+        or_from="TruthfulQA.csv of github.com/sylinrl/TruthfulQA",
     )
 
     @classmethod
@@ -403,10 +395,11 @@ class IfEval(PublishedSuite):
     name = "ifeval"
     template = "{input}"
     parts = ("questions", "ifeval")
-    publication = Publication(
+    publication = Publication.on_hub(
+        "google/IFEval",
         "Apache-2.0",
-        "google/IFEval on Hugging Face, or instruction_following_eval/data of github.com/google-research",
-        "hf download google/IFEval --repo-type dataset --include ifeval_input_data.jsonl --local-dir ifeval",
+        files="ifeval_input_data.jsonl",
+        or_from="instruction_following_eval/data of github.com/google-research",
     )
 
     @classmethod
@@ -436,10 +429,10 @@ class SimpleQa(PublishedSuite):
     name = "simpleqa"
     template = "{input}"
     parts = ("questions", "simpleqa")
-    publication = Publication(
+    publication = Publication.on_hub(
+        "basicv8vc/SimpleQA",
         "MIT",
-        "simple_qa_test_set.csv of github.com/openai/simple-evals, or basicv8vc/SimpleQA on Hugging Face",
-        "hf download basicv8vc/SimpleQA --repo-type dataset --local-dir simpleqa",
+        or_from="simple_qa_test_set.csv of github.com/openai/simple-evals",
     )
 
     @classmethod
@@ -463,10 +456,11 @@ class Drop(PublishedSuite):
         "Read the passage and answer the question about it. Think step by step, then write a line of the form "
         '"Answer: $ANSWER" at the end.\n\n{input}'
     )
-    publication = Publication(
+    publication = Publication.on_hub(
+        "ucinlp/drop",
         f"CC BY-SA 4.0, {_CARD}",
-        "ucinlp/drop on Hugging Face, or drop_v0_dev.jsonl.gz of github.com/openai/simple-evals",
-        "hf download ucinlp/drop --repo-type dataset --include 'data/validation*' --local-dir drop",
+        files="data/validation*",
+        or_from="drop_v0_dev.jsonl.gz of github.com/openai/simple-evals",
     )
 
     @classmethod

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from koderz.suites import SUITES
+from koderz.errors import KoderzError
+from koderz.settings.schema import Settings
+from koderz.suites import SUITES, load_suite
 from koderz.testing import StreamingServer, suites
 from koderz.testing.suites import CHECKS, Check
 from tests.koderz.suites.datasets import MADE_UP, ROWS, settings_of
 from tests.toys import toy_suite
 
 LEFT_OUT = {"completion": "it is made by rlm.completion alone, and can't be loaded"}
+OF_ONES_OWN = {"qa", "rollouts", "serving"}  # the data of which is its user's
 SLOW = {"ifeval", "rollouts"}
 
 BROKEN = {
@@ -75,6 +78,20 @@ def test_suite_passes(name: str, tmp_path: Path) -> None:
             await tried(**settings_of(name, tmp_path), base_url=server.url)
 
     asyncio.run(tried_at_a_server() if name == "serving" else tried(**settings_of(name, tmp_path)))
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name not in {*LEFT_OUT, *OF_ONES_OWN}])
+def test_suite_without_its_file_says_how_it_is_fetched(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    published, told = SUITES.load(name).publication, ""
+    try:
+        assert load_suite(name, settings=Settings(suite=name)).tasks
+    except KoderzError as error:
+        told = str(error)
+
+    assert not told or (published and told.startswith(f"{name} needs its file: get it with: {published.command}; "))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import Row, find_dataset
+from koderz.suites.dataset import Row, cached_dataset
 from koderz.suites.tables import read_rows
 from tests.koderz.suites.rows import complaint
 
@@ -110,10 +110,8 @@ def test_cached_file_is_found_gzipped_or_not(tmp_path: Path, monkeypatch: pytest
     folder = tmp_path / "koderz"
     folder.mkdir()
 
-    with pytest.raises(KoderzError, match=r"a\.jsonl isn't in .*koderz; ask Ann, and put it there or .*--dataset FILE"):
-        find_dataset(None, "a.jsonl", "b.json", hint="ask Ann")
+    assert cached_dataset("a.jsonl", "b.json") is None
     (folder / "b.json").write_text("[]")
-    assert find_dataset(None, "a.jsonl", "b.json", hint="").name == "b.json"
+    assert cached_dataset("a.jsonl", "b.json") == folder / "b.json"
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps({}).encode()))
-    assert find_dataset(None, "a.jsonl", "b.json", hint="").name == "a.jsonl.gz"
-    assert find_dataset(tmp_path / "mine", "a.jsonl", hint="") == tmp_path / "mine"
+    assert cached_dataset("a.jsonl", "b.json") == folder / "a.jsonl.gz"

@@ -20,8 +20,8 @@ from koderz.sandbox import Job
 from koderz.sandbox.once import Once
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
-from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.suite import JudgeContext, ProgramSuite, SuiteSource
+from koderz.suites.dataset import Row, cached_dataset
+from koderz.suites.suite import JudgeContext, ProgramSuite, Publication, SuiteSource
 from koderz.suites.tables import read_rows
 from koderz.systems.code.bigcodebench.interpreter import TestingInterpreter, own_or, require_sandbox
 from koderz.systems.code.options import BigCodeBenchOptions
@@ -184,11 +184,16 @@ class Exercise:
 ExerciseTask = Task[Exercise]
 
 
+def _on_hub(name: str) -> Publication:
+    return Publication.on_hub(f"bigcode/{name}", "Apache-2.0, see its card", files="data/v0.1.4*")
+
+
 class BigCodeBench(ProgramSuite):
     """Practical tasks with many libraries, from BigCodeBench's JSON lines, tested by their unittest cases."""
 
     name = "bigcodebench"
     options = BigCodeBenchOptions
+    publication = _on_hub("bigcodebench")
     tasks: tuple[ExerciseTask, ...]
     configuration: BigCodeBenchOptions
 
@@ -223,13 +228,12 @@ class BigCodeBench(ProgramSuite):
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
         options = source.options or BigCodeBenchOptions()
         require_sandbox(source.sandbox)
-        which, name = (
-            ("bigcodebench-hard", "BigCodeBench-Hard.jsonl")
-            if options.hard
-            else ("bigcodebench", "BigCodeBench.jsonl")
-        )
-        hint = f"get the split v0.1.4 of the data set bigcode/{which} as JSON lines"
-        path = find_dataset(source.dataset, name, hint=hint)
+        published, name = cls.publication, "BigCodeBench.jsonl"
+        if options.hard:
+            published, name = _on_hub("bigcodebench-hard"), "BigCodeBench-Hard.jsonl"
+        path = source.dataset or cached_dataset(name)
+        if path is None:
+            raise published.missing(cls.name)
         tasks = read_exercises(path, options)
         if options.hard and len(tasks) > _HARD:
             raise KoderzError(

@@ -28,7 +28,7 @@ from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.dataset import Row, lines_of, opened, row_of_line
 from koderz.suites.keys import misspelt
-from koderz.suites.suite import JudgeContext, ProgramSuite, SuiteSource
+from koderz.suites.suite import JudgeContext, ProgramSuite, Publication, SuiteSource
 from koderz.systems.code.options import RELEASES, TASKS, LiveCodeBenchOptions
 from koderz.systems.code.programs import FEEDBACK_CHARS, lesson_of
 from koderz.types import Judging, Lesson, Message, Reply, Sampling, Task, Verdict
@@ -284,6 +284,9 @@ class LiveCodeBench(ProgramSuite):
 
     name = "livecodebench"
     options = LiveCodeBenchOptions
+    publication = Publication.on_hub(
+        "livecodebench/code_generation_lite", "CC, see its card", files="test*.jsonl"
+    )
     parts = (PASSED_AS_PROCESS,)
     is_sound = True  # there are no references
     tasks: tuple[ContestTask, ...]
@@ -437,10 +440,7 @@ def _usual_place() -> Path:
     folder = cache_folder()
     if any(folder.glob("test*.jsonl*")):
         return folder
-    raise KoderzError(
-        f"test.jsonl isn't in {folder}; get test*.jsonl from the data set livecodebench/code_generation_lite, and put "
-        "them there or name the file or folder with --dataset"
-    )
+    raise LiveCodeBench.publication.missing(LiveCodeBench.name, option="--dataset FILE or FOLDER")
 
 
 def _chosen(

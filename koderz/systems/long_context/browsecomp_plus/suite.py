@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from koderz.errors import Fault, KoderzError
 from koderz.prompts import load_prompts
 from koderz.suites.options import require_no_column
-from koderz.suites.suite import JudgeContext, SuiteSource
+from koderz.suites.suite import JudgeContext, Publication, SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN
 from koderz.systems.long_context.browsecomp_plus.corpus import (
     LEAST,
@@ -292,6 +292,9 @@ class BrowseCompPlus(LongContextSuite):
     """
 
     options = ResearchOptions
+    publication = Publication.on_hub(
+        "Tevatron/browsecomp-plus", "MIT, see its card", files="data/*"
+    )
     parts = ("calibration",)
     asks_judge = True
     judge_prompts = (PROMPT,)

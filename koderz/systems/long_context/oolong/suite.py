@@ -14,7 +14,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.options import RowOptions, require_no_column
-from koderz.suites.suite import SuiteSource
+from koderz.suites.suite import Publication, SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, read_length
 from koderz.systems.long_context.contexts import (
     NEEDS,
@@ -178,6 +178,7 @@ _REAL = Layout(
 )
 _PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list})
 
+_LICENCE = "MIT, see its card"
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
 # by column
 _GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}
@@ -189,6 +190,7 @@ class Oolong(LongContextSuite):
     """OOLONG's published rows (--dataset, parquet or JSON lines), or generated ones of the same kind."""
 
     options = OolongOptions
+    publication = Publication.on_hub("oolongbench/oolong-synth", _LICENCE)
 
     @classmethod
     def load(cls, source: SuiteSource) -> Oolong:
@@ -224,11 +226,13 @@ class OolongReal(LongContextSuite):
     """OOLONG's questions about real transcripts, from the user's file (--dataset)."""
 
     options = RowOptions
+    publication = Publication.on_hub("oolongbench/oolong-real", _LICENCE)
 
     @classmethod
     def load(cls, source: SuiteSource) -> OolongReal:
         """Raises KoderzError where there is no file, or for a row that can't be read."""
-        path = _path(source.dataset, "oolong-real", "oolongbench/oolong-real")
+        if (path := source.dataset) is None:
+            raise cls.publication.missing("oolong-real")
 
         def score_reply(
             _task: Task[Recipe], answer: Any, reply: str
@@ -244,11 +248,13 @@ class OolongPairs(LongContextSuite):
     """Pairs of users to be found, from the user's file of {id, context, question, answer} (--dataset)."""
 
     options = RowOptions
+    publication = Publication.on_hub("mit-oasys/oolong-pairs", _LICENCE)
 
     @classmethod
     def load(cls, source: SuiteSource) -> OolongPairs:
         """Raises KoderzError where there is no file, or for a row that can't be read."""
-        path = _path(source.dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
+        if (path := source.dataset) is None:
+            raise cls.publication.missing("oolong-pairs")
 
         def score_reply(
             _task: Task[Recipe], answer: Any, reply: str
@@ -357,14 +363,6 @@ def _is_of_pairs(path: Path) -> Filter:
 
 def _score(_task: Task[Recipe], row: Any, reply: str) -> tuple[float, Mapping[str, float]]:
     return score(row["answer"], row["answer_type"], reply)
-
-
-def _path(dataset: Path | None, name: str, place: str) -> Path:
-    if dataset is None:
-        raise KoderzError(
-            f"the suite {name} needs its file: get {place} from Hugging Face and name it with --dataset"
-        )
-    return dataset
 
 
 _BEGINNINGS = {

@@ -185,11 +185,7 @@ def _generated(name: str, options: DatasetOptions) -> Dataset:
 def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
     about = PUBLISHED[name]
     if name not in places:
-        raise KoderzError(
-            f"{name} isn't here (licence: {about.licence}); get it with hf of the package huggingface_hub: "
-            f"{about.download(f'~/data/{name}')}; then run: koderz suites add {name} ~/data/{name}; or name a place "
-            f"for one run with --dataset {name}=PATH"
-        )
+        raise about.publication(name).missing(name, option=f"--dataset {name}=PATH")
 
     def make(item_id: str, row: Row) -> Item:
         item = about.make(item_id, row, options.data_seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 
@@ -29,7 +29,7 @@ from koderz.suites.metrics import (
     Unread,
 )
 from koderz.suites.reviews import json_object
-from koderz.suites.suite import AskJudge
+from koderz.suites.suite import AskJudge, Publication
 from koderz.systems.optimizers.datasets.cut import Piece, Preset
 from koderz.systems.optimizers.datasets.payload import Item
 
@@ -175,15 +175,14 @@ class Published:
     def source(self) -> str:
         return f"{self.place} ({self.config})" if self.config else self.place
 
-    def download(self, folder: str) -> str:
-        """The shell command that downloads the needed files into a folder."""
+    def publication(self, name: str) -> Publication:
+        """Where the files are that are needed, which are fetched into the folder `name`."""
         files = self.unnamed or f"{self.config or 'data'}/*"
-        places = {folder: self.place, **({f"{folder}/{TESTS}": self.tested} if self.tested else {})}
-        commands = [
-            f"hf download {place} --repo-type dataset --include '{files}' --local-dir {target}"
-            for target, place in places.items()
-        ]
-        return " && ".join(commands)
+        found = Publication.on_hub(self.place, self.licence, files=files, folder=name)
+        if self.tested:
+            beside = Publication.on_hub(self.tested, "", files=files, folder=f"{name}/{TESTS}")
+            return replace(found, command=f"{found.command} && {beside.command}")
+        return found
 
 
 def _plain(*columns: str, gold: str) -> Make:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.clusters import linked
 from koderz.suites.metrics import OwnMetric
-from koderz.suites.suite import ExperimentContext, Suite, SuiteSource
+from koderz.suites.suite import ExperimentContext, Publication, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.loading import load_datasets, metric_of, write_rows
@@ -51,7 +51,9 @@ class DatasetSuite(Suite):
 
     name = "datasets"
     options = DatasetOptions
-    named_datasets = tuple(PUBLISHED)
+    named_datasets: ClassVar[Mapping[str, Publication]] = {
+        name: each.publication(name) for name, each in PUBLISHED.items()
+    }
     mode = "optimize"
     words = WORDS
     parts = ("optimize",)

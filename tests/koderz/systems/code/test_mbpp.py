@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from koderz.errors import KoderzError
 from koderz.suites import load_suite
 from koderz.suites.suite import SuiteSource
 from koderz.systems.code.mbpp import _TYPED, Mbpp, MbppPlus
@@ -225,22 +224,6 @@ def test_plus_row_without_a_judgement_is_named_by_its_line(tmp_path: Path, row: 
 
     assert f"{path}, line 2: " in complaint(lambda file: MbppPlus.load(SuiteSource(file)), path)
     assert said in complaint(lambda file: MbppPlus.load(SuiteSource(file)), path)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("mbpp", r"mbpp\.jsonl isn't in .*google-research.*--dataset FILE"),
-        ("mbpp+", r"MbppPlus\.jsonl isn't in .*mbppplus_release.*--dataset FILE"),
-    ],
-)
-def test_missing_file_is_told_with_its_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    with pytest.raises(KoderzError, match=said):
-        load_suite(name)
 
 
 def test_cached_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

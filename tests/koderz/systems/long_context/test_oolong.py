@@ -292,7 +292,7 @@ def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
         as_lines(pairs, [{"id": 1, "context": "t", "question": "q", "answer": answer}])
         with pytest.raises(KoderzError, match=f"answer'? has to be {problem}"):
             OolongPairs.load(SuiteSource(pairs))
-    with pytest.raises(KoderzError, match="get oolongbench/oolong-real from Hugging Face"):
+    with pytest.raises(KoderzError, match="get it with: hf download oolongbench/oolong-real"):
         OolongReal.load(SuiteSource(None))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.settings.schema import Settings
+from koderz.suites import load_suite
 from koderz.suites.suite import SuiteSource
 from koderz.systems.patches.checking import check_tasks
 from koderz.systems.patches.options import PerformanceOptions
@@ -53,7 +54,7 @@ def test_tasks_are_two_versions_each_with_pinned_wheels() -> None:
         assert task.base_commit != task.human_commit
     assert tasks_of(None, "koderz-perf-pypi") == tasks
     with pytest.raises(KoderzError, match="--dataset FILE"):
-        tasks_of(None, "gso")
+        load_suite("gso")
 
 
 @pytest.mark.slow

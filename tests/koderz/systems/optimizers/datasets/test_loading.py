@@ -285,13 +285,13 @@ def test_absent_dataset_is_one_line_with_licence_and_download(name: str) -> None
     for part in (
         f"(licence: {PUBLISHED[name].licence})",
         f"hf download {PUBLISHED[name].place} --repo-type dataset --include '",
-        f"--local-dir ~/data/{name}",
-        f"koderz suites add {name} ~/data/{name};",
+        f"--local-dir {name}",
+        f"koderz suites add {name} PATH ",
         f"--dataset {name}=PATH",
     ):
         assert part in told
     docs = Path(__file__).parents[5] / "docs" / "optimizers" / "reference.md"
-    assert f"| `{name}` | `{PUBLISHED[name].download(f'~/data/{name}')}` | `" in docs.read_text(encoding="utf-8")
+    assert f"| `{name}` | `{PUBLISHED[name].publication(name).command}` | `" in docs.read_text(encoding="utf-8")
 
 
 FILES: Mapping[str, Mapping[str, str]] = {
@@ -336,7 +336,7 @@ OTHERS: Mapping[str, Sequence[str]] = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_downloaded_files_are_read_unchanged(tmp_path: Path, name: str) -> None:
-    words = shlex.split(PUBLISHED[name].download("here"))
+    words = shlex.split(PUBLISHED[name].publication("here").command)
     pattern = words[words.index("--include") + 1]
     for number, file in enumerate(FILES[name]):
         rows = rows_of(name, 12 * (number + 1))[12 * number :]
