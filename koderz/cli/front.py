@@ -54,9 +54,9 @@ from koderz_tracker.causes import CAUSES
 
 if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen
-    from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
+    from koderz.suites.matrix import Matrix
     from koderz_tracker import records
 
 EXIT_CODES = {

@@ -301,9 +301,9 @@ def _is_simulated(arms: Sequence[Arm]) -> bool:
 
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
-    """The run's mode: named by its suite, else by how its arms were chosen."""
-    if suite.mode:
-        return suite.mode
+    """The run's mode: named by its suite, which does so where it states arms, else by how its arms were chosen."""
+    if suite.mode or suite.overrides("arms"):
+        return suite.mode or suite.name
     if settings.matrix:
         return "matrix"
     if len(settings.solvers) > 1:

@@ -227,8 +227,8 @@ def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> A
 
     Raises KoderzError for a manifest that can't be run, and for options that say what it says.
     """
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.solvers import SOLVERS, load_solver
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.optimizers.manifests import read_manifest
 
     if any(others) or {"demo_datasets", "local_model"} & values.keys():
@@ -267,13 +267,13 @@ def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> A
         cells[name, task.dataset] = MatrixCells((name,), (task.dataset,))
     if left_out:
         warn(f"note: {path}: without an effect here: {', '.join(sorted(left_out))}")
-    return Matrix(path, tuple(arms.values()), tuple(cells.values()))
+    return Matrix(tuple(arms.values()), tuple(cells.values()), str(path))
 
 
 def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
     """An arm for each optimizer, with a sample for each seed, and one of the initial prompt, with one sample."""
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.solvers import SOLVERS
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
 
     if unknown := [name for name in optimizers if ":" not in name and not SOLVERS.has(name)]:
         known = ", ".join((BASELINE, *OPTIMIZERS, "gepa"))
@@ -297,7 +297,7 @@ def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
     cells = [MatrixCells(arms=(BASELINE,), samples=1)]
     if names:
         cells.append(MatrixCells(arms=tuple(names.values())))
-    return Matrix(parameters or Path("--optimizers"), arms, tuple(cells))
+    return Matrix(arms, tuple(cells), str(parameters or "--optimizers"))
 
 
 def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -20,8 +20,8 @@ from koderz.settings.schema import OF_PROGRAMS
 from koderz.types import NOBODY
 
 if TYPE_CHECKING:
-    from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
+    from koderz.suites.matrix import Matrix
     from koderz.systems.patches.patches import UserPatches
     from koderz.systems.patches.suite import PerformanceSuite
     from koderz.systems.patches.tasks import PerfTask
@@ -344,7 +344,7 @@ def _agents(
 
 def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) -> Matrix:
     """A matrix of the arms, with a sample of each task for each patch."""
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
 
     solvers = {"baseline": "patch:base", "human": "patch:human"}
     stated = [MatrixArm(arm, solver, NOBODY) for arm, solver in solvers.items() if arm in arms]
@@ -367,7 +367,7 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
             warn(
                 f"note: {name} has no patch of {len(without)} tasks, which count as not opt: {shown}"
             )
-    return Matrix(Path("koderz perf run"), tuple(stated), tuple(cells))
+    return Matrix(tuple(stated), tuple(cells), "koderz perf run")
 
 
 def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:

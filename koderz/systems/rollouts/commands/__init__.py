@@ -27,8 +27,8 @@ from koderz.systems.rollouts.commands.tasks import audit, check, clean, needs, r
 from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
-    from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
+    from koderz.suites.matrix import Matrix
     from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.results import Benchmark
     from koderz.systems.rollouts.results.files import Place
@@ -303,7 +303,7 @@ def matrix_of(
     `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name;
     `without` are settings of entries that it has its own word on.
     """
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.rollouts.agents.adapters import require_taken
     from koderz.systems.rollouts.tasks.config import Variants, found_beside, settings_label
 
@@ -350,7 +350,7 @@ def matrix_of(
                 called, f"agent:{name}", answering, roles, parameters, settings=settings
             )
         cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
-    return Matrix(config.path, tuple(arms.values()), tuple(cells))
+    return Matrix(tuple(arms.values()), tuple(cells), str(config.path))
 
 
 def _require_agent(name: str, where: str) -> None:
