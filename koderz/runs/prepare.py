@@ -39,6 +39,7 @@ from koderz.settings.requests import (
 from koderz.settings.schema import Settings
 from koderz.solvers import SettledSolver
 from koderz.suites.matrix import Matrix
+from koderz.suites.suite import Suite
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Cell
 from koderz_tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
@@ -55,12 +56,14 @@ async def prepare(
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
     subject: Subject | None = None,
+    suite: Suite | None = None,
     scope: Scope = EVERYTHING,
 ) -> Plan:
     """The plan of a new run. Creates nothing and asks no model. Raises KoderzError for invalid settings.
 
     `matrix`: its arms and cells, where neither options nor the suite state them; `subject`: what it is about, where
-    the suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
+    the suite's name alone doesn't say it; `suite`: the settings' own, if it is loaded already; `scope`: the options
+    that have an effect in the command.
     """
     observer = observer or NullObserver()
     sources = read_sources(
@@ -68,7 +71,7 @@ async def prepare(
     )
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
-    subject = subject or load_subject(settings, partial(select_tasks, settings, span))
+    subject = subject or load_subject(settings, partial(select_tasks, settings, span), suite=suite)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
     if not (matrix or single or sources.given & {*SOLVING}):
         matrix = _of_suite(subject, settings)

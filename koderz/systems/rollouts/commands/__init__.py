@@ -144,28 +144,36 @@ def stated(
     """
     import asyncio
 
-    from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
+    from koderz.suites import load_suite
     from koderz.systems.rollouts.options import RolloutsOptions, usual_sandbox
     from koderz.systems.rollouts.results.files import Place
-    from koderz.systems.rollouts.suite import SAMPLE
+    from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
+    from koderz.systems.rollouts.tasks.config import read_config
 
     given = dict(front.values)
     if "sandbox" in given:  # which is for every entry
         given.setdefault("entry_sandbox", False)
     settings = usual_settings(given, trust_config=front.trust_config)
     options = settings.of(RolloutsOptions)
-    path, found = _chosen_tasks(config, given.get("dataset"), options)
-    given["dataset"] = path
-    # several samples, as one alone is asked at another temperature
-    most = rollouts or max((entry.rollouts for entry in found.entries), default=1)
-    usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
+    settled = _settled(options)
+    if config and "dataset" in given:
+        raise KoderzError(f"{config} and --dataset {given['dataset']}: give one of them")
+    path = given.setdefault("dataset", config or SAMPLE / "sample.toml")
+    if config or path.suffix == ".toml":
+        entered = read_config(path, options.variables)
+        _require_trusted(entered, settled, grant=front.trust_config or is_own)
+    if options.images and not options.images.is_dir():
+        raise KoderzError(f"--images: there is no folder {options.images}")
     if "sandbox" not in given:
         given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
-    settled = _settled(options)
-    _require_trusted(found, settled, grant=front.trust_config or is_own)
-    found = _runnable(found, options, given["sandbox"], agent)
-    if canaries := canaries_of(found.tasks, given["sandbox"], options):
-        found = with_canaries(found, canaries)
+    suite = load_suite("rollouts", path, replace(settings, sandbox=given["sandbox"]))
+    assert isinstance(suite, RolloutsSuite)
+    # several samples, as one alone is asked at another temperature
+    most = rollouts or max((entry.rollouts for entry in suite.config.entries), default=1)
+    usual = {**front.usual, "concurrency": parallel or suite.config.parallel, "samples": most}
+    found = suite.config.having({task.id for task in suite.tasks})
+    if options.skip_unrunnable:
+        found = _taken(found, agent)
     if not (front.shown.json or is_own):
         _say_sandboxes(found, settled, given["sandbox"])
     matrix = matrix_of(
@@ -177,7 +185,8 @@ def stated(
         judges="judge_model" not in given,
         without=settled,
     )
-    return replace(front, values=given, usual=usual), Place(data, found, str(path), matrix)
+    front = replace(front, values=given, usual=usual, suite=suite)
+    return front, Place(data, found, str(path), matrix)
 
 
 def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None:
@@ -185,80 +194,23 @@ def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None
     say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [usual]))}")
 
 
-def _chosen_tasks(
-    config: Path | None, dataset: Path | None, options: RolloutsOptions
-) -> tuple[Path, Config]:
-    """The place of the tasks and the entries about them. Raises KoderzError if both or a broken one are given."""
-    from koderz.systems.rollouts.suite import SAMPLE
-    from koderz.systems.rollouts.tasks.config import config_of, read_config
-    from koderz.systems.rollouts.tasks.datasets import read_dataset, stood_in
-
-    if config and dataset:
-        raise KoderzError(f"{config} and --dataset {dataset}: give one of them")
-    if dataset and dataset.suffix != ".toml":
-        found = read_dataset(dataset, options.registry, options.variables)
-        tasks = stood_in(found.tasks, options.environments, options.images)
-        return dataset, config_of(dataset, replace(found, tasks=tasks))
-    path = config or dataset or SAMPLE / "sample.toml"
-    entered = read_config(path, options.variables)
-    tasks = stood_in(entered.tasks, options.environments, options.images)
-    return path, replace(entered, tasks=tuple(tasks))
-
-
-def _runnable(config: Config, options: RolloutsOptions, sandbox: str, agent: str | None) -> Config:
-    """The entries of tasks that can be loaded, run here by their agent and be graded afresh, if others are left out.
-
-    Raises KoderzError if there are none.
-    """
+def _taken(config: Config, agent: str | None) -> Config:
+    """The entries whose agent can be given what is added to their tasks. Raises KoderzError if there are none."""
     from koderz.systems.rollouts.agents.adapters import require_taken
-    from koderz.systems.rollouts.grading.terms import fresh_only
-    from koderz.systems.rollouts.tasks.runnable import Omission, require_none, runnable, workable
-    from koderz.systems.workspaces.images import ImageStore
 
-    images = ImageStore(options.images)
-    if images.folder and not images.folder.is_dir():
-        raise KoderzError(f"--images: there is no folder {images.folder}")
-    judges = {
-        task
-        for task, entry in zip(config.of_entries, config.entries, strict=True)
-        if entry.judge_model
-    }
-    able, left_out = workable(
-        config.tasks, lambda task: bool(options.judge_model) or task.id in judges
-    )
-    left_out = [*config.refused, *left_out]
-    if options.skip_unrunnable:
-        able, unable = runnable(
-            able,
-            lambda task: options.sandbox_of(task.sandbox, sandbox),
-            images,
-            options.making(images),
-        )
-        left_out += unable
-        of_agents = {
-            (task, agent or entry.agent)
-            for task, entry in zip(config.of_entries, config.entries, strict=True)
-        }
-        own = {task.id: [each for each in task.additions if each.inside] for task in able}
-        refused = {}
-        for task_id, name in sorted(of_agents):
-            try:
-                require_taken(name, own.get(task_id, ()))
-            except KoderzError as error:
-                refused[task_id] = Omission(task_id, str(error))
-                warn(f"{task_id} is left out: {error}")
-        able, left_out = (
-            [task for task in able if task.id not in refused],
-            [*left_out, *refused.values()],
-        )
-    else:
-        require_none(left_out, len(config.tasks) + len(config.refused))
-    if options.require_fresh and able:
-        able, stale = fresh_only(able, sandbox, options)
-        left_out = [*left_out, *stale]
-    if not able:
-        raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
-    return config.having({task.id for task in able}) if left_out else config
+    own = {task.id: [each for each in task.additions if each.inside] for task in config.tasks}
+    pairs = zip(config.of_entries, config.entries, strict=True)
+    refused = dict[str, str]()
+    for task_id, name in sorted({(task, agent or entry.agent) for task, entry in pairs}):
+        try:
+            require_taken(name, own[task_id])
+        except KoderzError as error:
+            refused[task_id] = str(error)
+            warn(f"{task_id} is left out: {error}")
+    if refused and own.keys() <= refused.keys():
+        why = next(iter(refused.values()))
+        raise KoderzError(f"{config.path}: no task can run here; the first: {why}")
+    return config.having(own.keys() - refused)
 
 
 def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:

@@ -149,7 +149,13 @@ class ArmsScreen(SessionScreen):
 
         trust, scope, matrix = front.trust_config, front.scope, self.place.matrix
         return await prepare(
-            front.settings, None, trust_config=trust, matrix=matrix, observer=self, scope=scope
+            front.settings,
+            None,
+            trust_config=trust,
+            matrix=matrix,
+            observer=self,
+            suite=front.suite,
+            scope=scope,
         )
 
     def tell(self, session: SessionResult) -> None:
