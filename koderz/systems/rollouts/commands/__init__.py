@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import OutputOptions, print_json, say, say_all, warn
+from koderz.cli.console import OutputOptions, print_json, say, say_all, warn, writing
 from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
 from koderz.cli.front import AcceptChanges, Front, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.engines.sources import OWN, SOLVING
-from koderz.errors import KoderzError, StorageError
+from koderz.errors import KoderzError
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.systems.rollouts.commands.tasks import audit, check, clean, needs, regrade
 from koderz_tracker.files import write_whole
@@ -353,16 +353,10 @@ def summarize(
         return
     lines = [*table_lines(found.rows, str(found.folder))]
     say_all(lines)
-    try:
-        write_whole(
-            found.folder / "summary.md",
-            ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")],
-        )
-    except OSError as error:
-        raise StorageError(
-            f"{found.folder / 'summary.md'} can't be written ({error.strerror})"
-        ) from None
-    say(f"[rollouts] summary.md written: {found.folder / 'summary.md'}")
+    file = found.folder / "summary.md"
+    with writing(file):
+        write_whole(file, ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+    say(f"[rollouts] summary.md written: {file}")
 
 
 @app.command(name="eval", cls=PanelCommand)
