@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,19 +111,18 @@ def run(
         koderz rollouts run tasks/sample.toml --agent oracle
     """
     from koderz.systems.rollouts.results.screen import RolloutsScreen
-    from koderz.systems.rollouts.tasks.formats import loading_once
 
     if timeout_sec is not None:
         front = replace(front, values={**front.values, "agent_timeout": timeout_sec})
-    with ExitStack() as stack:
-        stack.enter_context(loading_once())
-        front, place = stated(
-            front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data
-        )
-        stack.callback(place.release)
-        at_once = {**front.usual, **front.values}["concurrency"]
-        screen = RolloutsScreen(front.shown, verbose, at_once, len(place.config.entries))
+    front, place = stated(
+        front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data
+    )
+    at_once = {**front.usual, **front.values}["concurrency"]
+    screen = RolloutsScreen(front.shown, verbose, at_once, len(place.config.entries))
+    try:
         front.run(matrix=place.matrix, screen=screen, complete=place.documented)
+    finally:
+        place.release()
 
 
 def stated(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from koderz.errors import KoderzError
 from koderz.systems.rollouts import suite
 from koderz.systems.rollouts.commands import app
 from koderz.systems.rollouts.task import Rollout
+from koderz.systems.rollouts.tasks import config, datasets
+from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.tasks.runnable import Omission
 from tests.conftest import Shell
 
@@ -38,6 +41,23 @@ def test_rollouts_run_tries_each_tasks_own_solution_once(tried: Counter[str]) ->
     app([*RUN, "--require-fresh"], standalone_mode=False)
 
     assert tried == {"sample/greeting": 1, "sample/median": 1, "sample/slugs": 1}
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize("of", [(), ("--dataset", str(suite.SAMPLE))], ids=["configuration", "dataset"])
+def test_rollouts_run_reads_each_task_once(monkeypatch: pytest.MonkeyPatch, of: tuple[str, ...]) -> None:
+    read = Counter[str]()
+
+    def noted(folder: Path, *given: Any, **more: Any) -> Rollout:
+        read[folder.name] += 1
+        return load_task(folder, *given, **more)
+
+    for place in (config, datasets):
+        monkeypatch.setattr(place, "load_task", noted)
+    config._config.cache_clear()
+    app([*RUN, *of], standalone_mode=False)
+
+    assert read == {"greeting": 1, "median": 1, "slugs": 1}
 
 
 @pytest.mark.usefixtures("tried")
