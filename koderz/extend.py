@@ -81,6 +81,11 @@ if TYPE_CHECKING:
         RecallHandle,
         WorkspaceHandle,
     )
+    from koderz.suites.matrix import (
+        Matrix,
+        MatrixArm,
+        MatrixCells,
+    )
     from koderz.suites.suite import (
         Concluding,
         ExperimentContext,
@@ -177,6 +182,11 @@ _HOMES = {
         "RecallHandle",
         "WorkspaceHandle",
     ),
+    "koderz.suites.matrix": (
+        "Matrix",
+        "MatrixArm",
+        "MatrixCells",
+    ),
     "koderz.suites.suite": (
         "Concluding",
         "ExperimentContext",
@@ -241,6 +251,9 @@ __all__ = [
     "KoderzError",
     "Lesson",
     "LongContextHandle",
+    "Matrix",
+    "MatrixArm",
+    "MatrixCells",
     "Measure",
     "Message",
     "Model",

@@ -71,13 +71,25 @@ def while_read() -> Iterator[None]:
 
 def print_json(document: Any) -> None:
     """Prints JSON, indented, on standard output."""
+    with while_read():
+        data_output().write(_as_json(document))
+
+
+def save_json(path: Path, document: Any) -> None:
+    """Writes JSON as `print_json` prints it. Raises StorageError if that fails."""
+    from koderz_tracker.files import write_whole
+
+    with writing(path):
+        write_whole(path, [_as_json(document)])
+
+
+def _as_json(document: Any) -> bytes:
     import orjson
 
     from koderz_tracker.records import as_dict
 
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
-    with while_read():
-        data_output().write(orjson.dumps(document, default=as_dict, option=option))
+    return orjson.dumps(document, default=as_dict, option=option)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,10 @@ from koderz_tracker.causes import CAUSES
 
 if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen
-    from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
+    from koderz.suites.matrix import Matrix
+    from koderz.suites.suite import Suite
     from koderz_tracker import records
 
 EXIT_CODES = {
@@ -184,6 +185,7 @@ class Front:
     detach: bool = False
     fail_on_regression: bool = False
     trust_config: bool = False
+    suite: Suite | None = None  # the settings' own, if the command has loaded it already
 
     def __post_init__(self) -> None:
         if self.sample and not self.dry_run:
@@ -225,6 +227,7 @@ class Front:
             trust_config=self.trust_config,
             matrix=matrix,
             observer=screen,
+            suite=self.suite,
             scope=self.scope,
         )
         plan = asyncio.run(prepared)

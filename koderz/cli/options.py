@@ -148,7 +148,7 @@ def _in_short_help(
 ) -> tuple[dict[str, bool], list[str]]:
     """The options that short help shows, see `DeclaredCommand`: a command's own, those of what is chosen, common ones.
 
-    Those of the suites and solvers that the command chooses itself may be spared.
+    Those of the suites and solvers that the command chooses itself may be spared, except for common ones.
     """
     fields = schema.fields
     always = schema_of().structs.keys()
@@ -162,6 +162,7 @@ def _in_short_help(
         name
         for name in of_parts
         if {owner.partition(".")[2] for owner in schema.owners(name)} <= itself
+        and not fields[name].about.common
     ]
     shared = [
         name

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.plans.matrix import Matrix, MatrixArm
 from koderz.settings.layers import fields_in, replaced, roles_in, values_in
 from koderz.settings.options import plain
 from koderz.settings.registry import handed
 from koderz.settings.schema import OF_DECIDING, Settings
 from koderz.solvers import SettledSolver, load_solver
 from koderz.suites import modes_of
+from koderz.suites.matrix import Matrix, MatrixArm
 from koderz.types import JUDGE, MAIN, SIMULATED
 from koderz_tracker import records
 
@@ -109,7 +109,7 @@ def make_arms(
     at_hand: Callable[[SettledSolver], Mapping[str, Any]] = lambda _: {},
     judged_by_model: bool = False,
 ) -> tuple[Arm, ...]:
-    """The arms of a matrix file, else one for each named solver (or solver of the mode) and each model.
+    """The arms of a matrix, else one for each named solver (or solver of the mode) and each model.
 
     `tables` are options that several solvers have but that hold for one alone, by its name; `at_hand` says what a
     solver may use besides its options; `judged_by_model`: the suite asks the model in the role `judge`, whatever the
@@ -222,7 +222,7 @@ def _solver(
     table: Mapping[str, Any],
 ) -> tuple[SettledSolver, dict[str, Any]]:
     """An arm's solver, and the arm's own parameters. Those that are options are checked as options."""
-    where = f"{matrix.path if matrix else ''}, {arm.name}"
+    where = f"{matrix.source if matrix else ''}, {arm.name}"
     parameters = dict(table) | _read(settings, arm.parameters, where)
     solver = load_solver(
         arm.solver, _offered(settings, {}, parameters), {} if matrix else arguments

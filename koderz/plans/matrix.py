@@ -16,83 +16,21 @@ samples = 5                       # default: the run's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from koderz.errors import KoderzError
 from koderz.suites.keys import misspelt, require_keys
-from koderz_tracker.records import Cell
+from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
 
 T = TypeVar("T")
 
 _OWN = ("name", "solver", "model", "roles", "baseline")
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixArm:
-    """An arm of the file."""
-
-    name: str
-    solver: str
-    model: str | None = None
-    roles: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the solver, by its own names
-    baseline: str = ""  # the name of another arm
-    # of the suite, for this arm alone; no file states them
-    settings: Mapping[str, str | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixCells:
-    """Some cells of the file; None stands for all."""
-
-    arms: tuple[str, ...] | None = None
-    problems: tuple[str, ...] | None = None
-    samples: int | None = None
-    names: tuple[str, ...] = ()  # of the samples
-
-
-class Matrix(NamedTuple):
-    """The content of a matrix file."""
-
-    path: Path
-    arms: tuple[MatrixArm, ...]
-    cells: tuple[MatrixCells, ...]
-
-    def cells_of(
-        self,
-        tasks: Sequence[str],
-        samples: int,
-        made: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    ) -> list[Cell] | None:
-        """The cells of a run about these tasks; None if they are all tasks in all arms.
-
-        `made`: the names of the arms that were made of each, where these are others: one for each model.
-        Raises KoderzError where a task is none of the run's.
-        """
-        if not self.cells:
-            return None
-        found: dict[tuple[str, str], Cell] = {}
-        for cells in self.cells:
-            for task in cells.problems if cells.problems is not None else tasks:
-                if task not in tasks:
-                    raise KoderzError(f"{self.path}: the run has no task {task!r}")
-                stated = cells.arms if cells.arms is not None else [arm.name for arm in self.arms]
-                for arm in (name for one in stated for name in made.get(one, [one])):
-                    before = found.get((task, arm), Cell(task, arm, 0))
-                    names = (*before.names, *cells.names)
-                    found[task, arm] = Cell(
-                        task, arm, before.samples + (cells.samples or samples), names
-                    )
-        order = {task: number for number, task in enumerate(tasks)}
-        return sorted(found.values(), key=lambda cell: order[cell.task])
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -124,21 +62,9 @@ def _read_matrix(path: Path, *_stamp: int) -> Matrix:
     cells = tuple(
         _cells(path, number, row) for number, row in enumerate(_rows(path, table, "cells"), 1)
     )
-    names = [arm.name for arm in arms]
     if not arms:
         raise KoderzError(f"{path} has no [[arms]]")
-    for name in names:
-        if names.count(name) > 1:
-            raise KoderzError(f"{path}: two arms are called {name!r}")
-    meant = [
-        *(name for cell in cells for name in cell.arms or ()),
-        *(arm.baseline for arm in arms if arm.baseline),
-    ]
-    for name in (name for name in meant if name not in names):
-        raise KoderzError(f"{path}: there is no arm {name!r}; there are {', '.join(names)}")
-    for arm in (arm for arm in arms if arm.baseline == arm.name):
-        raise KoderzError(f"{path}: the arm {arm.name!r} can't be its own baseline")
-    return Matrix(path, arms, cells)
+    return Matrix(arms, cells, str(path)).checked()
 
 
 def _rows(path: Path, table: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -167,12 +167,15 @@ def load_subject(
     settings: Settings,
     select: Callable[[Sequence[Task]], Sequence[Task]],
     prompts: Prompts | None = None,
+    suite: Suite | None = None,
 ) -> Subject:
     """Loads a plan's suite, tasks and prompts. Raises KoderzError for settings that don't fit them.
 
-    `prompts`: those that take the place of koderz' own and of the settings' folder.
+    `prompts`: those that take the place of koderz' own and of the settings' folder; `suite`: that of the settings, if
+    it is loaded already.
     """
-    suite = load_suite(settings.suite, settings.dataset, settings)
+    if suite is None:
+        suite = load_suite(settings.suite, settings.dataset, settings)
     prompts = prompts or load_prompts(settings.prompt_dir)
     told: set[str] = set()
     noting = Prompts(prompts.texts, told.add)
@@ -301,9 +304,9 @@ def _is_simulated(arms: Sequence[Arm]) -> bool:
 
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
-    """The run's mode: named by its suite, else by how its arms were chosen."""
-    if suite.mode:
-        return suite.mode
+    """The run's mode: named by its suite, which does so where it states arms, else by how its arms were chosen."""
+    if suite.mode or suite.overrides("arms"):
+        return suite.mode or suite.name
     if settings.matrix:
         return "matrix"
     if len(settings.solvers) > 1:

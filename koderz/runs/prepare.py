@@ -11,7 +11,7 @@ from typing import Any
 from koderz.engines import ENGINES, require_able
 from koderz.engines.local import require_batchable
 from koderz.engines.reuse import runs_named
-from koderz.engines.sources import EVERYTHING, Scope, Sources, read_sources
+from koderz.engines.sources import EVERYTHING, SOLVING, Scope, Sources, read_sources
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.endpoints import base_url_of, is_deployment
@@ -19,7 +19,7 @@ from koderz.models.names import parse_model_name
 from koderz.models.prices import could_spend
 from koderz.models.providers import provider_of
 from koderz.plans.arms import Arm, asked_models, make_arms, with_solvers
-from koderz.plans.matrix import Matrix, read_matrix
+from koderz.plans.matrix import read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import NullObserver, Observer
@@ -38,6 +38,8 @@ from koderz.settings.requests import (
 )
 from koderz.settings.schema import Settings
 from koderz.solvers import SettledSolver
+from koderz.suites.matrix import Matrix
+from koderz.suites.suite import Suite
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Cell
 from koderz_tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
@@ -54,12 +56,14 @@ async def prepare(
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
     subject: Subject | None = None,
+    suite: Suite | None = None,
     scope: Scope = EVERYTHING,
 ) -> Plan:
     """The plan of a new run. Creates nothing and asks no model. Raises KoderzError for invalid settings.
 
-    `matrix`: its arms and cells, where neither a mode nor a file states them; `subject`: what it is about, where the
-    suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
+    `matrix`: its arms and cells, where neither options nor the suite state them; `subject`: what it is about, where
+    the suite's name alone doesn't say it; `suite`: the settings' own, if it is loaded already; `scope`: the options
+    that have an effect in the command.
     """
     observer = observer or NullObserver()
     sources = read_sources(
@@ -67,8 +71,10 @@ async def prepare(
     )
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
-    subject = subject or load_subject(settings, partial(select_tasks, settings, span))
+    subject = subject or load_subject(settings, partial(select_tasks, settings, span), suite=suite)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
+    if not (matrix or single or sources.given & {*SOLVING}):
+        matrix = _of_suite(subject, settings)
     if not single:  # the sinks that this installation lacks are left out
         absent = left_out(settings.chosen_sinks, observer.notice, named="sinks" in sources.is_ours)
         settings = replace(settings, no_sinks=(*settings.no_sinks, *absent))
@@ -200,6 +206,14 @@ def _with_requests(settings: Settings) -> Settings:
 
 def _full_name(model: str) -> str:
     return str(parse_model_name(model))
+
+
+def _of_suite(subject: Subject, settings: Settings) -> Matrix | None:
+    """The arms and cells that the suite states, if it does."""
+    matrix = subject.suite.arms(subject.tasks, settings)
+    if matrix is None:
+        return None
+    return matrix._replace(source=matrix.source or f"the suite {subject.suite.name}").checked()
 
 
 async def _with_model(

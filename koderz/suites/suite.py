@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from koderz.prompts import Prompts
     from koderz.sandbox import Sandbox
     from koderz.settings.schema import Settings
+    from koderz.suites.matrix import Matrix
     from koderz.suites.options import SimulatedOptions
 
 AskJudge = Callable[..., Awaitable[Reply]]
@@ -303,7 +304,7 @@ class Suite(Extensible):
     # How results are shown and compared
 
     mode: str = ""
-    """What runs of the suite are called in place of their mode."""
+    """What runs of the suite are called in place of their mode; by default as the suite, if it states `arms`."""
 
     headline: Headline | None = None
     """The measure by which arms are summed up and ranked in lists, cards and leaderboards. By default success."""
@@ -389,6 +390,15 @@ class Suite(Extensible):
 
     required: frozenset[str] = frozenset()
     """Handles that a solver of its tasks has to name."""
+
+    def arms(self, tasks: Sequence[Task], settings: Settings) -> Matrix | None:
+        """The arms and cells of a run about these tasks, which the suite may make of its options, `settings.of(…)`.
+
+        Called when a run is planned of which nothing says how tasks are solved: no `--mode`, `--solver`, `--solvers` or
+        `--matrix`, nor the command of a system. Arms without a model are there once for each of the run's. None, the
+        default: the solvers of the usual mode. Raises KoderzError if the settings don't fit.
+        """
+        return None
 
     @classmethod
     def load(cls, source: SuiteSource) -> Suite:

@@ -53,6 +53,24 @@ def test_baseline_may_be_alone(koderz: Shell) -> None:
     assert [call["purpose"] for call in koderz.journal() if call["kind"] == "call"] == ["test"] * 30
 
 
+OF_THE_SUITE = ("benchmark", "--suite", "datasets", "--demo-datasets", "labels", "--model", "simulated",
+                "--limit", 1, *SMALL)  # fmt: skip
+
+
+def test_optimizers_are_the_arms_of_their_suite_in_any_command(koderz: Shell) -> None:
+    of_benchmark = koderz(*OF_THE_SUITE, "--optimizers", "few_shot,gepa", "--samples", 3, "--dry-run", "--json").out
+    assert json.loads(of_benchmark)["planned"] == 1 + 2 * 3
+    said = koderz(*OF_THE_SUITE, "--optimizers", "few_shot", "--solver", "none", "--dry-run", code=2).err
+    assert "--optimizers has no effect here" in said
+
+
+def test_optimizers_of_a_file_are_run_only_where_they_are_trusted(koderz: Shell) -> None:
+    (koderz.folder / "koderz.toml").write_text('[suite.datasets]\noptimizers = ["own.py:be_brief"]\n')
+    said = koderz(*SIMULATED, "--dry-run", code=2).err
+    assert "optimizers" in said
+    assert "--trust-config" in said
+
+
 def test_test_mode_is_one_seed_of_five_items_a_split(koderz: Shell) -> None:
     koderz("optimize", "run", "--test-mode", "--demo-datasets", "labels", "--models", "simulated", "--quiet",
            "--optimizers", "random_search")  # fmt: skip

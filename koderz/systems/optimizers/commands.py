@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,31 +14,16 @@ from koderz.cli.front import Front, run_options, take_up
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
 from koderz.settings.schema import OF_PROGRAMS
-from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets import BASELINE, OPTIMIZERS
 from koderz.systems.optimizers.datasets.options import SearchOptions
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 
-OPTIMIZERS = (
-    "few_shot",
-    "meta_prompt",
-    "evolutionary_optimizer",
-    "hierarchical_reflective",
-    "random_search",
-)
 CONCURRENCY = 5
 TEST_BUDGET = 150
 # `koderz.systems.optimizers.analysis.estimates.FEWEST_SEARCHES`, which loads more than help takes
 SEEDS = 5
 _MOST_CONNECTIONS = 4096
 _CHECK = "optimize results --watch --run-id"
-_GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
-_OPTIONS = {
-    "seed": "--seed",
-    "temperature": "--temperature",
-    "n_samples": "half of --validation-items, at most 100",
-}
-"""Parameters of the original's optimizers, and their counterparts here: unused ones, and others."""
-
 _HELP = {
     "suite": "The suite. Default: datasets.",
     "problems": "Only these datasets, by id or index, separated by commas.",
@@ -75,10 +59,6 @@ def optimize() -> None:
     """Compare prompt optimizers: whether they help at all, by how much, and how surely."""
 
 
-def _listed(help_text: str, *flags: str) -> Any:
-    return typer.Option(*flags, metavar="NAME …", help=help_text, rich_help_panel="Optimizers")
-
-
 def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
     return typer.Option(
         *flags, metavar=metavar, help=help_text, rich_help_panel="Optimizers", **more
@@ -101,15 +81,12 @@ def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any
 )
 def run(
     front: Front,
-    optimizers: Annotated[
-        list[str] | None,
-        _listed(
-            f"The optimizers; also gepa, or FILE:NAME. Default: {', '.join(OPTIMIZERS)}. {BASELINE} is always there."
-        ),
-    ] = None,
     models: Annotated[
         list[str] | None,
-        _listed("The models that prompts are for. Default: koderz.toml's, else the usual one."),
+        _option(
+            "The models that prompts are for. Default: koderz.toml's, else the usual one.",
+            "NAME …",
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -127,10 +104,6 @@ def run(
         ),
     ] = None,
     checkpoint_dir: Annotated[Path | None, _option("The results folder.", "DIR")] = None,
-    optimizer_params: Annotated[
-        Path | None,
-        _option('Parameters by optimizer, as JSON: {"few_shot": {"max_examples": 4}}.', "FILE"),
-    ] = None,
     config: Annotated[
         Path | None,
         _option(
@@ -168,15 +141,12 @@ def run(
             "resume" if resume_run_id else "retry",
         )
         return
-    matrix = (
-        _of_manifest(config, values, [optimizers, models, optimizer_params]) if config else None
-    )
+    matrix = _of_manifest(config, values, models) if config else None
     if models and "local_model" in values:
         raise KoderzError("--models and --model say the same: give one of them")
     values |= _models(models or ()) | _sizes(values, seeds, max_concurrent, modal=modal)
-    chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
     front = replace(front, values=values, detach=front.detach or modal)
-    front.run(matrix=matrix or _matrix(chosen, optimizer_params), asks_first=not yes)
+    front.run(matrix=matrix, asks_first=not yes)
 
 
 def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:
@@ -222,16 +192,18 @@ def _sizes(
     }
 
 
-def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> Any:
+def _of_manifest(path: Path, values: dict[str, Any], models: Sequence[str] | None) -> Any:
     """The matrix of a manifest's tasks; its settings are added to `values`, where they aren't given.
 
     Raises KoderzError for a manifest that can't be run, and for options that say what it says.
     """
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.solvers import SOLVERS, load_solver
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.systems.optimizers.datasets.arms import given_way
     from koderz.systems.optimizers.manifests import read_manifest
 
-    if any(others) or {"demo_datasets", "local_model"} & values.keys():
+    others = {"demo_datasets", "local_model", "optimizers", "optimizer_params"}
+    if models or others & values.keys():
         raise KoderzError(
             "--config names datasets, optimizers, their parameters and models: give it without these"
         )
@@ -254,7 +226,8 @@ def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> A
         left_out |= {
             f"{task.optimizer}'s {name}" for name in task.parameters.keys() - own.keys()
         } | {*task.unused}
-        _checked(f"--config {path}", task.optimizer, own)
+        for note in given_way(f"--config {path}", task.optimizer, own):
+            warn(f"note: {note}")
         name = f"{task.optimizer} · {task.model}"
         same = [each for each in arms if each == name or each.startswith(f"{name} #")]
         name = next((each for each in same if arms[each].parameters == own), "") or (
@@ -267,107 +240,4 @@ def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> A
         cells[name, task.dataset] = MatrixCells((name,), (task.dataset,))
     if left_out:
         warn(f"note: {path}: without an effect here: {', '.join(sorted(left_out))}")
-    return Matrix(path, tuple(arms.values()), tuple(cells.values()))
-
-
-def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
-    """An arm for each optimizer, with a sample for each seed, and one of the initial prompt, with one sample."""
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
-    from koderz.solvers import SOLVERS
-
-    if unknown := [name for name in optimizers if ":" not in name and not SOLVERS.has(name)]:
-        known = ", ".join((BASELINE, *OPTIMIZERS, "gepa"))
-        raise KoderzError(
-            f"there is no optimizer {unknown[0]!r}; there are {known}, and your own as FILE:NAME"
-        )
-    names = {
-        name: name.rpartition(":")[2] for name in dict.fromkeys(optimizers) if name != BASELINE
-    }
-    shown = [BASELINE, *names.values()]
-    if twice := next((name for name in shown if shown.count(name) > 1), ""):
-        raise KoderzError(f"two optimizers are called {twice!r}; rename one of them")
-    own = _parameters(parameters, names) if parameters else {}
-    arms = (
-        MatrixArm(BASELINE, BASELINE),
-        *(
-            MatrixArm(shown, name, parameters=own.get(shown, {}), baseline=BASELINE)
-            for name, shown in names.items()
-        ),
-    )
-    cells = [MatrixCells(arms=(BASELINE,), samples=1)]
-    if names:
-        cells.append(MatrixCells(arms=tuple(names.values())))
-    return Matrix(parameters or Path("--optimizers"), arms, tuple(cells))
-
-
-def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The file's parameters of each optimizer. Raises KoderzError for an unknown parameter or invalid value."""
-    import orjson
-
-    try:
-        table = orjson.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise KoderzError(f"--optimizer-params {path} can't be read: {error}") from None
-    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
-        raise KoderzError(
-            f'{path}: write parameters by optimizer: {{"few_shot": {{"max_examples": 4}}}}'
-        )
-    solvers = {shown: name for name, shown in names.items()}
-    for shown, own in table.items():
-        if shown not in solvers:
-            raise KoderzError(
-                f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}"
-            )
-        _checked(str(path), shown, own, solvers[shown])
-    return table
-
-
-def _checked(path: str, shown: str, own: dict[str, Any], name: str = "") -> None:
-    """Takes those out of an optimizer's parameters that give way. Raises KoderzError for unknown or invalid ones."""
-    import inspect
-
-    from koderz.solvers import load_solver
-
-    solver = load_solver(name or shown, own, {})
-    known, choices = solver.signature, solver.choices
-    for key, value in [*own.items()]:
-        if key in _GIVING_WAY:
-            warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
-            del own[key]
-            continue
-        default = (
-            known[key].default
-            if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY
-            else None
-        )
-        if default is None:
-            choose = [
-                name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY
-            ]
-            instead = f"; that is {_OPTIONS[key]}" if key in _OPTIONS else ""
-            raise KoderzError(
-                f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
-            )
-        _require_like(f"{path}, {shown}, {key}", value, default)
-        if value not in choices.get(key, (value,)):
-            raise KoderzError(
-                f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}"
-            )
-
-
-def _require_like(where: str, value: Any, default: Any) -> None:
-    """Raises KoderzError for a value of another type than the default, below 0, or 0 for a count."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    least = int(type(default) is int and default > 0)
-    wanted = {
-        bool: "true or false",
-        int: f"a whole number from {least}",
-        float: "a number from 0",
-    }.get(type(default), "a text")
-    fine = {
-        bool: isinstance(value, bool),
-        int: number and isinstance(value, int) and value >= least,
-        float: number and 0 <= value < math.inf,
-    }.get(type(default), isinstance(value, str))
-    if not fine:
-        raise KoderzError(f"{where}: {value!r} is not {wanted}")
+    return Matrix(tuple(arms.values()), tuple(cells.values()), str(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -16,12 +16,13 @@ from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.engines.sources import OWN, Scope
 from koderz.errors import KoderzError
+from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.types import NOBODY
 
 if TYPE_CHECKING:
-    from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
+    from koderz.suites.matrix import Matrix
     from koderz.systems.patches.patches import UserPatches
     from koderz.systems.patches.suite import PerformanceSuite
     from koderz.systems.patches.tasks import PerfTask
@@ -119,16 +120,19 @@ def tasks(given: dict[str, Any], json: Json = False) -> None:
 
 
 def _suite(
-    given: Mapping[str, Any], *, trust_config: bool = False
+    given: Mapping[str, Any], *, trust_config: bool = False, more: Collection[str] = ()
 ) -> tuple[Settings, PerformanceSuite]:
-    """The settings and their suite of patches. Raises KoderzError for a suite of another kind."""
+    """The settings and their suite of patches. Raises KoderzError for a suite of another kind.
+
+    `more`: options that are read besides those by which tasks are chosen and measured.
+    """
     from koderz.engines.sources import read_sources, require_sandbox
     from koderz.suites import load_suite
     from koderz.systems.patches.suite import PerformanceSuite
 
     given = {"suite": _SUITE, **given}
     settings = read_sources(
-        given, names=_WHICH, scope=OWN, schema=None, trust_config=trust_config
+        given, names={*_WHICH, *more}, scope=OWN, schema=None, trust_config=trust_config
     ).settings
     require_sandbox(settings, given)
     suite = load_suite(settings.suite, settings.dataset, settings)
@@ -227,6 +231,7 @@ def run(
         koderz perf run --mode human --max-blocks 2
     """
     from koderz.plans.selection import select_tasks
+    from koderz.systems.patches.options import PerformanceOptions
     from koderz.systems.patches.tasks import read_commits
 
     if mode not in (None, "human", "agent"):
@@ -235,7 +240,9 @@ def run(
         raise KoderzError("--baseline and --mode each measure one arm alone: give one of them")
     if parallel:
         front = replace(front, values={**front.values, "concurrency": parallel})
-    settings, suite = _suite(front.values, trust_config=front.trust_config)
+    settings, suite = _suite(
+        front.values, trust_config=front.trust_config, more=fields_of(PerformanceOptions)
+    )
     known = _tasks_of(suite)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = _wanted(known, named, start_from, benchmark_type)
@@ -248,16 +255,16 @@ def run(
     agents: list[Agent] = []
     if "agent" in arms:
         more, agents = _agents(settings, agent_type or (), known, wanted)
-        given = (
-            more | given | {name: more[name] for name in ("predictions", "patches") if name in more}
-        )
+        places = {name: more[name] for name in ("predictions", "patches") if name in more}
+        suite.take_patches(**places)
+        given = more | given | places
     matrix = _matrix(arms, agents, wanted)
     if front.dry_run and not front.shown.json:
         _show_plan(
             [task for task in known if task.id in wanted][: given.get("limit")],
             [arm.name for arm in matrix.arms],
         )
-    replace(front, values=given).run(matrix=matrix, resumes=resume)
+    replace(front, values=given, suite=suite).run(matrix=matrix, resumes=resume)
 
 
 def _wanted(
@@ -317,7 +324,9 @@ def _agents(
     )
     tasks = [task for task in known if task.id in wanted]
     if words := with_tasks(options.predictions, tasks):
-        return {"predictions": words}, [Agent("", of_tasks(read_predictions(words, known), tasks))]
+        return {"predictions": tuple(words)}, [
+            Agent("", of_tasks(read_predictions(words, known), tasks))
+        ]
     folder = (options.patches or Path("patches")).absolute()
     if names or options.patches or (folder.is_dir() and not has_model):
         found = agents_in(folder)
@@ -344,7 +353,7 @@ def _agents(
 
 def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) -> Matrix:
     """A matrix of the arms, with a sample of each task for each patch."""
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
 
     solvers = {"baseline": "patch:base", "human": "patch:human"}
     stated = [MatrixArm(arm, solver, NOBODY) for arm, solver in solvers.items() if arm in arms]
@@ -367,7 +376,7 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
             warn(
                 f"note: {name} has no patch of {len(without)} tasks, which count as not opt: {shown}"
             )
-    return Matrix(Path("koderz perf run"), tuple(stated), tuple(cells))
+    return Matrix(tuple(stated), tuple(cells), "koderz perf run")
 
 
 def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:

@@ -296,7 +296,7 @@ def evaluate(
     `resumes`: goes on with a run of just these that was cut off. `json`: prints nothing on standard output. Ends the
     command where the run could not be made.
     """
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.patches.gso import LOGS, model_of
     from koderz.systems.patches.sources import tasks_of
     from koderz_tracker.files import write_whole
@@ -315,9 +315,9 @@ def evaluate(
     settings = {**given, "problems": tuple(predictions), "predictions": [str(file)]}
     front = Front(values=settings, usual={"suite": "koderz-perf-mini"})
     matrix = Matrix(
-        Path("koderz perf opt-at-k"),
         (MatrixArm(_ARM, "patch:given", NOBODY),),
         (MatrixCells(samples=1),),
+        "koderz perf opt-at-k",
     )
     for going_on in dict.fromkeys((resumes, False)):
         screen = _Screen(json=json)

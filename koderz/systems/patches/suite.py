@@ -204,6 +204,10 @@ class PerformanceSuite(Suite):
             raise cls.publication.missing(cls.name)
         return cls(source.dataset, source.options)
 
+    def take_patches(self, **places: Any) -> None:
+        """Reads the user's patches from these `predictions` or `patches`, as the options of these names say."""
+        self._options = replace(self._options, **places)
+
     def require_repositories(self, wanted: Collection[str]) -> None:
         """Raises KoderzError if the repository of a task, given by id, should be on this machine and isn't."""
         for task in self.tasks:

@@ -30,7 +30,13 @@ from koderz.systems.rollouts.grading.scores import (
 from koderz.systems.rollouts.grading.terms import fresh_only, terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.task import Rollout, in_parts
-from koderz.systems.rollouts.tasks.config import Config, Variants, additions_by_arm, read_config
+from koderz.systems.rollouts.tasks.config import (
+    Config,
+    Variants,
+    additions_by_arm,
+    config_of,
+    read_config,
+)
 from koderz.systems.rollouts.tasks.datasets import Dataset, read_dataset, skill_notices, stood_in
 from koderz.systems.rollouts.tasks.runnable import (
     ROOTED,
@@ -58,20 +64,17 @@ SAMPLE = Path(__file__).with_name("sample")
 NEEDS = frozenset({"workspace"})
 
 
-def _read(place: Path, options: RolloutsOptions) -> tuple[Dataset, Config | None]:
-    """The dataset at a place, or of a configuration, and the latter."""
+def _read(place: Path, options: RolloutsOptions) -> tuple[Dataset, Config]:
+    """The dataset at a place, or of a configuration, and the latter, or one of an entry for each task."""
     config = read_config(place, options.variables) if place.suffix == ".toml" else None
     found = config.dataset if config else read_dataset(place, options.registry, options.variables)
     found = replace(found, tasks=stood_in(found.tasks, options.environments, options.images))
-    judged = (
-        {
-            task_id
-            for task_id, entry in zip(config.of_entries, config.entries, strict=True)
-            if entry.judge_model
-        }
-        if config
-        else set()
-    )
+    config = replace(config, tasks=tuple(found.tasks)) if config else config_of(place, found)
+    judged = {
+        task_id
+        for task_id, entry in zip(config.of_entries, config.entries, strict=True)
+        if entry.judge_model
+    }
     able, left_out = workable(
         found.tasks, lambda task: bool(options.judge_model) or task.id in judged
     )
@@ -147,7 +150,7 @@ class RolloutsSuite(Suite):
         source: str,
         dataset: Dataset,
         options: RolloutsOptions,
-        config: Config | None = None,
+        config: Config,
         left_out: Sequence[Omission] = (),
         sandbox: str = "",
     ) -> None:
@@ -163,7 +166,7 @@ class RolloutsSuite(Suite):
             *notes_on(tasks),
         ]
         self.notices += skill_notices(tasks)
-        self._variants = Variants(config) if config else None
+        self.config, self._variants = config, Variants(config)
         if not options.entry_sandbox:
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
         tasks = [settled(task, options) for task in tasks]
@@ -222,9 +225,11 @@ class RolloutsSuite(Suite):
         if options.require_fresh:
             fresh, stale = fresh_only(dataset.tasks, sandbox, options)
             dataset, left_out = replace(dataset, tasks=fresh), [*left_out, *stale]
+        if left_out and not dataset.tasks:
+            raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
         if added := canaries_of(dataset.tasks, sandbox, options):
             dataset = replace(dataset, tasks=[*dataset.tasks, *added])
-            config = with_canaries(config, added) if config else None
+            config = with_canaries(config, added)
         return cls(
             str(source.dataset or "embedded sample"),
             dataset,
@@ -268,8 +273,6 @@ class RolloutsSuite(Suite):
 
     def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
         """The task with an arm's settings. Raises KoderzError if the configuration has no such entry."""
-        if self._variants is None:
-            raise KoderzError(f"{self.source} is no configuration, so arms have no settings there")
         found = self._payloads[self._variants.find(task.id, settings).id]
         return replace(task, payload=replace(found, id=task.id), digest=found.digest)
 

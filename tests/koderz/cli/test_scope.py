@@ -117,7 +117,7 @@ def test_help_has_the_defaults_that_hold(command: Command, name: str) -> None:
         "label": "--backend",
         "endpoint": "/v1/completions",
     }
-    given = {"local_model", "models", "demo_datasets", "problems", "limit", "base_url"}
+    given = {"local_model", "models", "demo_datasets", "optimizers", "problems", "limit", "base_url"}
 
     for key, value in config.items():
         said = flags.get(f"--{key.replace('_', '-')}")

@@ -9,7 +9,8 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
-from koderz.plans.matrix import Matrix, MatrixCells, read_matrix
+from koderz.plans.matrix import read_matrix
+from koderz.suites.matrix import Matrix, MatrixCells
 from koderz_tracker.records import Cell
 from tests.koderz.world import settings_of
 
@@ -105,7 +106,7 @@ problems = ["T/1"]
 
 def test_cells_of_a_task_and_arm_are_merged_with_their_samples() -> None:
     stated = (MatrixCells(("a",), ("T/1",), 2, ("x", "y")), MatrixCells(("a",), ("T/1",), 1, ("z",)))
-    found = Matrix(Path("m"), (), stated).cells_of(TASKS, 1)
+    found = Matrix((), stated).cells_of(TASKS, 1)
     assert found == [Cell("T/1", "a", 3, ("x", "y", "z"))]
 
 

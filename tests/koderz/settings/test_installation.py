@@ -26,7 +26,7 @@ from koderz.solvers import load_solver
 from koderz.systems.long_context.wasm import opening
 from koderz.systems.long_context.wasm.cells import SessionOptions
 from koderz.systems.long_context.wasm.opening import open_sessions
-from koderz.systems.optimizers.commands import OPTIMIZERS
+from koderz.systems.optimizers.datasets import OPTIMIZERS
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from koderz.errors import KoderzError
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE, SENDS
+from koderz.systems.optimizers.datasets import BASELINE, OPTIMIZERS
 from koderz.types import JUDGE, MAIN, Expected
 
 if TYPE_CHECKING:
@@ -148,7 +149,26 @@ def _wrong_metric(name: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DatasetOptions(SearchOptions):
-    """The choice of items, their scoring, and the initial prompt."""
+    """The optimizers that are compared, the choice of items, their scoring, and the initial prompt."""
+
+    optimizers: tuple[str, ...] = option(
+        (),
+        f"The optimizers; also gepa, or FILE:NAME. Default: {', '.join(OPTIMIZERS)}. {BASELINE} is always there.",
+        "NAME",
+        listed=True,
+        panel="Optimizers",
+        common=True,
+        reader="no solver",
+        risk=lambda names: RUNS_CODE if any(":" in name for name in names) else "",
+    )
+    optimizer_params: Path | None = option(
+        None,
+        'Parameters by optimizer, as JSON: {"few_shot": {"max_examples": 4}}.',
+        "FILE",
+        panel="Optimizers",
+        common=True,
+        reader="no solver",
+    )
 
     demo_datasets: tuple[str, ...] = option(
         (),

@@ -16,6 +16,7 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.clusters import linked
+from koderz.suites.matrix import Matrix
 from koderz.suites.metrics import OwnMetric
 from koderz.suites.suite import ExperimentContext, Publication, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
@@ -107,6 +108,14 @@ class DatasetSuite(Suite):
         if self.asks_judge and not (options.judge_model or settings.given_roles.get(JUDGE)):
             raise KoderzError("this metric asks a model; name one with --judge-model")
         return {task.id: described(task.payload) for task in tasks}
+
+    def arms(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> Matrix:  # noqa: ARG002
+        """The optimizers beside the initial prompt alone."""
+        from koderz.systems.optimizers.datasets.arms import arms_of
+
+        matrix, notes = arms_of(settings.of(DatasetOptions))
+        self.notices = (*self.notices, *notes)
+        return matrix
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """The simulated model's reply to an item, or to a request for prompts."""

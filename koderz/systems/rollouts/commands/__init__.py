@@ -8,27 +8,26 @@ import os
 import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import OutputOptions, print_json, say, say_all, warn
+from koderz.cli.console import OutputOptions, print_json, say, say_all, warn, writing
 from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
 from koderz.cli.front import AcceptChanges, Front, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.engines.sources import OWN, SOLVING
-from koderz.errors import KoderzError, StorageError
+from koderz.errors import KoderzError
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.systems.rollouts.commands.tasks import audit, check, clean, needs, regrade
 from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
-    from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
+    from koderz.suites.matrix import Matrix
     from koderz.systems.rollouts.options import RolloutsOptions
     from koderz.systems.rollouts.results import Benchmark
     from koderz.systems.rollouts.results.files import Place
@@ -112,19 +111,18 @@ def run(
         koderz rollouts run tasks/sample.toml --agent oracle
     """
     from koderz.systems.rollouts.results.screen import RolloutsScreen
-    from koderz.systems.rollouts.tasks.formats import loading_once
 
     if timeout_sec is not None:
         front = replace(front, values={**front.values, "agent_timeout": timeout_sec})
-    with ExitStack() as stack:
-        stack.enter_context(loading_once())
-        front, place = stated(
-            front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data
-        )
-        stack.callback(place.release)
-        at_once = {**front.usual, **front.values}["concurrency"]
-        screen = RolloutsScreen(front.shown, verbose, at_once, len(place.config.entries))
+    front, place = stated(
+        front, config, agent=agent, rollouts=rollouts, parallel=parallel, data=data
+    )
+    at_once = {**front.usual, **front.values}["concurrency"]
+    screen = RolloutsScreen(front.shown, verbose, at_once, len(place.config.entries))
+    try:
         front.run(matrix=place.matrix, screen=screen, complete=place.documented)
+    finally:
+        place.release()
 
 
 def stated(
@@ -144,28 +142,36 @@ def stated(
     """
     import asyncio
 
-    from koderz.systems.rollouts.checking.canaries import canaries_of, with_canaries
+    from koderz.suites import load_suite
     from koderz.systems.rollouts.options import RolloutsOptions, usual_sandbox
     from koderz.systems.rollouts.results.files import Place
-    from koderz.systems.rollouts.suite import SAMPLE
+    from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
+    from koderz.systems.rollouts.tasks.config import read_config
 
     given = dict(front.values)
     if "sandbox" in given:  # which is for every entry
         given.setdefault("entry_sandbox", False)
     settings = usual_settings(given, trust_config=front.trust_config)
     options = settings.of(RolloutsOptions)
-    path, found = _chosen_tasks(config, given.get("dataset"), options)
-    given["dataset"] = path
-    # several samples, as one alone is asked at another temperature
-    most = rollouts or max((entry.rollouts for entry in found.entries), default=1)
-    usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
+    settled = _settled(options)
+    if config and "dataset" in given:
+        raise KoderzError(f"{config} and --dataset {given['dataset']}: give one of them")
+    path = given.setdefault("dataset", config or SAMPLE / "sample.toml")
+    if config or path.suffix == ".toml":
+        entered = read_config(path, options.variables)
+        _require_trusted(entered, settled, grant=front.trust_config or is_own)
+    if options.images and not options.images.is_dir():
+        raise KoderzError(f"--images: there is no folder {options.images}")
     if "sandbox" not in given:
         given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
-    settled = _settled(options)
-    _require_trusted(found, settled, grant=front.trust_config or is_own)
-    found = _runnable(found, options, given["sandbox"], agent)
-    if canaries := canaries_of(found.tasks, given["sandbox"], options):
-        found = with_canaries(found, canaries)
+    suite = load_suite("rollouts", path, replace(settings, sandbox=given["sandbox"]))
+    assert isinstance(suite, RolloutsSuite)
+    # several samples, as one alone is asked at another temperature
+    most = rollouts or max((entry.rollouts for entry in suite.config.entries), default=1)
+    usual = {**front.usual, "concurrency": parallel or suite.config.parallel, "samples": most}
+    found = suite.config.having({task.id for task in suite.tasks})
+    if options.skip_unrunnable:
+        found = _taken(found, agent)
     if not (front.shown.json or is_own):
         _say_sandboxes(found, settled, given["sandbox"])
     matrix = matrix_of(
@@ -177,7 +183,8 @@ def stated(
         judges="judge_model" not in given,
         without=settled,
     )
-    return replace(front, values=given, usual=usual), Place(data, found, str(path), matrix)
+    front = replace(front, values=given, usual=usual, suite=suite)
+    return front, Place(data, found, str(path), matrix)
 
 
 def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None:
@@ -185,80 +192,23 @@ def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None
     say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [usual]))}")
 
 
-def _chosen_tasks(
-    config: Path | None, dataset: Path | None, options: RolloutsOptions
-) -> tuple[Path, Config]:
-    """The place of the tasks and the entries about them. Raises KoderzError if both or a broken one are given."""
-    from koderz.systems.rollouts.suite import SAMPLE
-    from koderz.systems.rollouts.tasks.config import config_of, read_config
-    from koderz.systems.rollouts.tasks.datasets import read_dataset, stood_in
-
-    if config and dataset:
-        raise KoderzError(f"{config} and --dataset {dataset}: give one of them")
-    if dataset and dataset.suffix != ".toml":
-        found = read_dataset(dataset, options.registry, options.variables)
-        tasks = stood_in(found.tasks, options.environments, options.images)
-        return dataset, config_of(dataset, replace(found, tasks=tasks))
-    path = config or dataset or SAMPLE / "sample.toml"
-    entered = read_config(path, options.variables)
-    tasks = stood_in(entered.tasks, options.environments, options.images)
-    return path, replace(entered, tasks=tuple(tasks))
-
-
-def _runnable(config: Config, options: RolloutsOptions, sandbox: str, agent: str | None) -> Config:
-    """The entries of tasks that can be loaded, run here by their agent and be graded afresh, if others are left out.
-
-    Raises KoderzError if there are none.
-    """
+def _taken(config: Config, agent: str | None) -> Config:
+    """The entries whose agent can be given what is added to their tasks. Raises KoderzError if there are none."""
     from koderz.systems.rollouts.agents.adapters import require_taken
-    from koderz.systems.rollouts.grading.terms import fresh_only
-    from koderz.systems.rollouts.tasks.runnable import Omission, require_none, runnable, workable
-    from koderz.systems.workspaces.images import ImageStore
 
-    images = ImageStore(options.images)
-    if images.folder and not images.folder.is_dir():
-        raise KoderzError(f"--images: there is no folder {images.folder}")
-    judges = {
-        task
-        for task, entry in zip(config.of_entries, config.entries, strict=True)
-        if entry.judge_model
-    }
-    able, left_out = workable(
-        config.tasks, lambda task: bool(options.judge_model) or task.id in judges
-    )
-    left_out = [*config.refused, *left_out]
-    if options.skip_unrunnable:
-        able, unable = runnable(
-            able,
-            lambda task: options.sandbox_of(task.sandbox, sandbox),
-            images,
-            options.making(images),
-        )
-        left_out += unable
-        of_agents = {
-            (task, agent or entry.agent)
-            for task, entry in zip(config.of_entries, config.entries, strict=True)
-        }
-        own = {task.id: [each for each in task.additions if each.inside] for task in able}
-        refused = {}
-        for task_id, name in sorted(of_agents):
-            try:
-                require_taken(name, own.get(task_id, ()))
-            except KoderzError as error:
-                refused[task_id] = Omission(task_id, str(error))
-                warn(f"{task_id} is left out: {error}")
-        able, left_out = (
-            [task for task in able if task.id not in refused],
-            [*left_out, *refused.values()],
-        )
-    else:
-        require_none(left_out, len(config.tasks) + len(config.refused))
-    if options.require_fresh and able:
-        able, stale = fresh_only(able, sandbox, options)
-        left_out = [*left_out, *stale]
-    if not able:
-        raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
-    return config.having({task.id for task in able}) if left_out else config
+    own = {task.id: [each for each in task.additions if each.inside] for task in config.tasks}
+    pairs = zip(config.of_entries, config.entries, strict=True)
+    refused = dict[str, str]()
+    for task_id, name in sorted({(task, agent or entry.agent) for task, entry in pairs}):
+        try:
+            require_taken(name, own[task_id])
+        except KoderzError as error:
+            refused[task_id] = str(error)
+            warn(f"{task_id} is left out: {error}")
+    if refused and own.keys() <= refused.keys():
+        why = next(iter(refused.values()))
+        raise KoderzError(f"{config.path}: no task can run here; the first: {why}")
+    return config.having(own.keys() - refused)
 
 
 def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
@@ -303,7 +253,7 @@ def matrix_of(
     `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name;
     `without` are settings of entries that it has its own word on.
     """
-    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.rollouts.agents.adapters import require_taken
     from koderz.systems.rollouts.tasks.config import Variants, found_beside, settings_label
 
@@ -350,7 +300,7 @@ def matrix_of(
                 called, f"agent:{name}", answering, roles, parameters, settings=settings
             )
         cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
-    return Matrix(config.path, tuple(arms.values()), tuple(cells))
+    return Matrix(tuple(arms.values()), tuple(cells), str(config.path))
 
 
 def _require_agent(name: str, where: str) -> None:
@@ -401,16 +351,10 @@ def summarize(
         return
     lines = [*table_lines(found.rows, str(found.folder))]
     say_all(lines)
-    try:
-        write_whole(
-            found.folder / "summary.md",
-            ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")],
-        )
-    except OSError as error:
-        raise StorageError(
-            f"{found.folder / 'summary.md'} can't be written ({error.strerror})"
-        ) from None
-    say(f"[rollouts] summary.md written: {found.folder / 'summary.md'}")
+    file = found.folder / "summary.md"
+    with writing(file):
+        write_whole(file, ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+    say(f"[rollouts] summary.md written: {file}")
 
 
 @app.command(name="eval", cls=PanelCommand)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from koderz.analysis.blocks import Table
-from koderz.cli.console import print_json, say, warn, writing
+from koderz.cli.console import print_json, save_json, say, warn
 from koderz.cli.flags import Json, Quiet, SummaryJson, Trust
 from koderz.cli.options import with_settings
 from koderz.cli.tables import print_blocks
 from koderz.engines.sources import OWN, Scope
 from koderz.errors import KoderzError
-from koderz_tracker.files import MB, write_whole
+from koderz_tracker.files import MB
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
@@ -240,8 +240,6 @@ def audit(
     """
     import asyncio
 
-    import orjson
-
     from koderz.systems.rollouts.checking.audit import audit_tasks
     from koderz.systems.rollouts.checking.screens import AuditScreen, total_line
     from koderz.systems.rollouts.workspaces.workspace import Stores
@@ -260,15 +258,7 @@ def audit(
     found = asyncio.run(audited())
     say(total_line(found))
     if json:
-        with writing(json):
-            write_whole(
-                json,
-                [
-                    orjson.dumps(
-                        found.document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-                    )
-                ],
-            )
+        save_json(json, found.document())
     raise typer.Exit(1 if found.forged["ours"] or (strict and found.forged["published"]) else 0)
 
 
@@ -436,8 +426,6 @@ def regrade(
     """
     import asyncio
 
-    import orjson
-
     from koderz.systems.rollouts.swebench.judging import regraded
 
     found: list[Regraded] = []
@@ -461,10 +449,7 @@ def regrade(
         )
     )
     reports: dict[str, Any] = {each.instance: each.report for each in sorted(found) if each.report}
-    with writing(output):
-        write_whole(
-            output, [orjson.dumps(reports, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)]
-        )
+    save_json(output, reports)
     resolved = [name for name, report in reports.items() if report["resolved"]]
     ungraded = [each.instance for each in found if each.fault]
     if json:

@@ -91,7 +91,6 @@ def helps(
         koderz helps --skill sql-style@v1 --skill sql-style --dataset tasks --dry-run
     """
     from koderz.systems.rollouts.helps.arms import SKILL, arms_of, given_by, write_tasks
-    from koderz.systems.rollouts.tasks.formats import loading_once
 
     options = {
         "skills": skill,
@@ -104,7 +103,6 @@ def helps(
     with ExitStack() as stack:
         if front.dry_run:  # which leaves nothing behind
             data = Path(stack.enter_context(TemporaryDirectory(prefix="koderz-helps-")))
-        stack.enter_context(loading_once())
         values = dict(front.values)
         if "dataset" not in values:
             values = {
@@ -149,7 +147,13 @@ class ArmsScreen(SessionScreen):
 
         trust, scope, matrix = front.trust_config, front.scope, self.place.matrix
         return await prepare(
-            front.settings, None, trust_config=trust, matrix=matrix, observer=self, scope=scope
+            front.settings,
+            None,
+            trust_config=trust,
+            matrix=matrix,
+            observer=self,
+            suite=front.suite,
+            scope=scope,
         )
 
     def tell(self, session: SessionResult) -> None:

@@ -28,8 +28,8 @@ from koderz_tracker.summary import Summary
 from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
-    from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
+    from koderz.suites.matrix import Matrix
     from koderz.systems.rollouts.task import Rollout
     from koderz.systems.rollouts.tasks.config import Config
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -66,19 +64,6 @@ _ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scrip
 FILES = ("tb_meta.json", "task.toml", "task.yaml")
 """The files that make a folder a task, one for each format."""
 
-_Loaded = dict[tuple[Any, ...], "Rollout | KoderzError"]
-_LOADED: ContextVar[_Loaded | None] = ContextVar("loaded", default=None)
-
-
-@contextmanager
-def loading_once() -> Iterator[None]:
-    """Keeps the tasks that `load_task` reads in the block: a command and then its suite read the same thousands."""
-    before = _LOADED.set({})
-    try:
-        yield
-    finally:
-        _LOADED.reset(before)
-
 
 def load_task(
     folder: Path,
@@ -92,25 +77,7 @@ def load_task(
     `variables` of this machine are those that the task's own may be taken from. Raises KoderzError naming the file and
     what is wrong with it.
     """
-    folder, loaded = folder.absolute(), _LOADED.get()
-    if loaded is None:
-        return _read(folder, overrides, apply_overrides=apply_overrides, variables=variables)
-    key = folder, overrides, apply_overrides, *sorted(variables.items())
-    if key not in loaded:
-        try:
-            loaded[key] = _read(
-                folder, overrides, apply_overrides=apply_overrides, variables=variables
-            )
-        except KoderzError as error:
-            loaded[key] = error
-    if isinstance(found := loaded[key], KoderzError):
-        raise found
-    return found
-
-
-def _read(
-    folder: Path, overrides: Path | None, *, apply_overrides: bool, variables: Mapping[str, str]
-) -> Rollout:
+    folder = folder.absolute()
     loaders: dict[str, Callable[[], Rollout]] = {
         "tb_meta.json": lambda: _of_tb_meta(
             folder, _overrides(folder, overrides) if apply_overrides else {}

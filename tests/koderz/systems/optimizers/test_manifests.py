@@ -52,7 +52,7 @@ def test_manifest_makes_arms_cells_and_settings(tmp_path: Path, capsys: pytest.C
     other = {**first, "dataset": "hover_train", "optimizer_prompt_params": {"max_trials": 3}, "metrics": ["a.b"]}
     other["datasets"] = {name: {**each, "loader": "hover"} for name, each in SPLITS.items()}
     values: dict[str, Any] = {"seed": 1}
-    matrix = _of_manifest(write(tmp_path, seed=7, test_mode=True, tasks=[first, other]), values, [None, None])
+    matrix = _of_manifest(write(tmp_path, seed=7, test_mode=True, tasks=[first, other]), values, None)
     assert values == {
         "seed": 1,  # as it was given
         "test_mode": True,
@@ -76,7 +76,7 @@ def test_manifest_makes_arms_cells_and_settings(tmp_path: Path, capsys: pytest.C
     }
     assert "without an effect here: few_shot's n_samples, metrics" in capsys.readouterr().err
     with pytest.raises(KoderzError, match="give it without these"):
-        _of_manifest(tmp_path / "manifest.json", {}, [["gepa"]])
+        _of_manifest(tmp_path / "manifest.json", {"optimizers": ["gepa"]}, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.plans.matrix import Matrix
+from koderz.suites.matrix import Matrix
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.commands import matrix_of
 from koderz.systems.rollouts.options import RolloutsOptions
