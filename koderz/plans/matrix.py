@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.suites.keys import misspelt, require_keys
+from koderz.suites.dataset import misspelt, require_keys
 from koderz_tracker.records import Cell
 
 T = TypeVar("T")

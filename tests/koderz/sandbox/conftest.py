@@ -12,14 +12,14 @@ import pytest
 
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.linux import isolation
+from koderz.sandbox.linux import support
 from tests.conftest import PATIENCE
 
 Judges = Callable[..., list[JobResult]]
 
 LEVELS = {
-    "with namespaces": (isolation.NAMESPACES, isolation.LANDLOCK, isolation.SECCOMP),
-    "without namespaces": (isolation.LANDLOCK, isolation.SECCOMP),
+    "with namespaces": (support.NAMESPACES, support.LANDLOCK, support.SECCOMP),
+    "without namespaces": (support.LANDLOCK, support.SECCOMP),
 }
 
 
@@ -38,7 +38,7 @@ def judged(holds: frozenset[str]) -> Iterator[Judges]:
 
     Tests of a module share one for the same settings and environment; `alone`: none but this one.
     """
-    if not isolation.contained(holds):
+    if not support.contained(holds):
         pytest.skip("this machine contains nothing")
     shared: dict[object, ContainedSandbox] = {}
 
