@@ -17,7 +17,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import ROOM_MB, DockerOptions, Job, JobResult, Opening, Sandbox
 from koderz.sandbox.judge.jobs import FAULT
 from koderz.sandbox.judge.pool import Pool, Premises
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
 
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
@@ -47,7 +47,7 @@ class ContainedSandbox(Sandbox):
         *,
         judges: int,
         packages: Sequence[str] = (),
-        layers: Sequence[str] = support.LAYERS,
+        layers: Sequence[str] = isolation.LAYERS,
         uncontained: bool = False,
         speed: float = 1.0,
         premises: Premises | None = None,
@@ -78,13 +78,13 @@ class ContainedSandbox(Sandbox):
 
     def _held_by(self, layers: Collection[str]) -> str:
         """The isolation level. Raises Unreachable if it doesn't contain a program."""
-        if not (self._uncontained or support.contained(layers)):
+        if not (self._uncontained or isolation.contained(layers)):
             raise Unreachable(
                 "this machine has no Landlock and seccomp to contain other people's programs. Run them in containers "
                 "with --sandbox docker; or with --sandbox uncontained, where they have your own rights, could read, "
                 "send or delete what you can, and could forge verdicts"
             )
-        return support.label(layers)
+        return isolation.label(layers)
 
     async def judge(self, job: Job) -> JobResult:
         """Judges a job, an equal one only once. Raises Fault, see `Sandbox`."""
@@ -119,7 +119,7 @@ class RemoteSandbox(ContainedSandbox):
 
     def _held_by(self, layers: Collection[str]) -> str:
         # without it, one candidate could answer in another's place
-        if support.SECCOMP not in layers:
+        if isolation.SECCOMP not in layers:
             raise Unreachable(
                 f"--sandbox {self.name}: {self.places} refuse seccomp, which keeps candidates apart"
             )
@@ -163,7 +163,7 @@ class DockerSandbox(RemoteSandbox):
         self._client = CLIENTS[self.name]
         command = self._client.container(image, memory_mb + ROOM_MB)
         super().__init__(
-            judges=judges, premises=Premises(support.LAYERS, {}, command, passed=PASSED)
+            judges=judges, premises=Premises(isolation.LAYERS, {}, command, passed=PASSED)
         )
         self._image = image
 

@@ -23,7 +23,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from koderz.sandbox.judge import candidate
-from koderz.sandbox.linux import kernel, landlock, limits, mounts, namespaces, seccomp, support
+from koderz.sandbox.linux import (
+    isolation,
+    kernel,
+    landlock,
+    limits,
+    mounts,
+    namespaces,
+    seccomp,
+    support,
+)
 from koderz.sandbox.linux.readable import Readable, readable
 
 # CPU seconds, bytes of memory; the candidate's socket comes with it, maybe its stdin
@@ -148,16 +157,16 @@ def _contain(setup: Setup) -> Confinement:
     addresses = limits.address_space()
     kernel.die_with_parent()
     tree = readable(setup.packages.values()) if layers else Readable([], {})
-    if support.NAMESPACES in layers:
-        furnish = functools.partial(mounts.confine, tree) if support.MOUNTS in layers else None
+    if isolation.NAMESPACES in layers:
+        furnish = functools.partial(mounts.confine, tree) if isolation.MOUNTS in layers else None
         namespaces.enter(furnish)
     elif kernel.LINUX:
         kernel.drop_capabilities()
     os.chdir("/")
     os.dup2(0, 2)  # what candidates write there directly goes nowhere
     kernel.hide_memory()  # candidates too: a fork inherits it
-    limits.share(own_user=support.NAMESPACES in layers)
-    if support.LANDLOCK in layers:
+    limits.share(own_user=isolation.NAMESPACES in layers)
+    if isolation.LANDLOCK in layers:
         landlock.restrict(tree.paths)
     return Confinement(layers, addresses, _filter(layers), _serving(setup.guest), setup.yields)
 
@@ -173,7 +182,7 @@ def _serving(guest: str) -> Callable[[int], NoReturn]:
 
 
 def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
-    if support.SECCOMP not in layers:
+    if isolation.SECCOMP not in layers:
         return None
     kernel.forgo_privileges()
     own = seccomp.Filter(seccomp.candidates_steps())
@@ -207,7 +216,7 @@ def _become_candidate(
     """The little that is left to do after the fork: each page of memory it touches is copied."""
     try:
         control.close()
-        if support.NAMESPACES not in cell.layers:
+        if isolation.NAMESPACES not in cell.layers:
             kernel.die_with_parent()
         if cell.filter:
             cell.filter.install()
@@ -247,7 +256,7 @@ def _ended(child: int, cell: Confinement, *, overdue: bool) -> bytes:
     os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     if not cell.filter:  # it may have started others
-        if support.NAMESPACES in cell.layers:
+        if isolation.NAMESPACES in cell.layers:
             namespaces.sweep()
         else:
             with contextlib.suppress(ProcessLookupError, PermissionError):

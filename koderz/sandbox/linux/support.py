@@ -1,4 +1,4 @@
-"""The layers that contain a candidate: their names, their isolation level, and which this machine allows.
+"""The layers that this machine allows, found by trying them.
 
 A kernel's version or a file under /proc says little: container profiles and security modules refuse
 what the kernel could do. So each layer is put on a throw-away child, which then has to be refused
@@ -12,30 +12,8 @@ import sys
 from collections.abc import Callable, Collection
 
 from koderz.sandbox.linux import kernel, landlock, mounts, namespaces, seccomp
+from koderz.sandbox.linux.isolation import LANDLOCK, LAYERS, MOUNTS, NAMESPACES, SECCOMP
 from koderz.sandbox.linux.readable import Readable
-
-NAMESPACES, LANDLOCK, SECCOMP = "namespaces", "landlock", "seccomp"
-LAYERS = (NAMESPACES, LANDLOCK, SECCOMP)
-"""The layers from the outermost in. Without the last two, nothing counts as contained."""
-
-MOUNTS = "mounts"
-"""A part of the namespaces that some systems refuse alone: a file tree with readable files only."""
-
-UNCONTAINED = "uncontained"
-
-
-def label(layers: Collection[str]) -> str:
-    """The isolation level as users and records see it, e.g. `landlock+seccomp`."""
-    if not contained(layers):
-        return UNCONTAINED
-    names = {layer: layer for layer in LAYERS}
-    if MOUNTS not in layers:
-        names[NAMESPACES] = f"{NAMESPACES} without {MOUNTS}"
-    return "+".join(names[layer] for layer in LAYERS if layer in layers)
-
-
-def contained(layers: Collection[str]) -> bool:
-    return {LANDLOCK, SECCOMP} <= set(layers)
 
 
 def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from koderz.sandbox import ROOM_MB, Opening
 from koderz.sandbox.contained import RemoteSandbox
 from koderz.sandbox.judge.pool import Premises
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from koderz.systems.modal.names import names_of
 from koderz.systems.modal.sandbox import START_SECONDS, bridge, make_ready, process
 
@@ -49,7 +49,7 @@ class ModalSandbox(RemoteSandbox):
         self._app = names_of(os.environ).app
         command = process(bridge, self._app, str(memory_mb + ROOM_MB))  # stdin and stdout there
         premises = Premises(
-            support.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS
+            isolation.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS
         )
         super().__init__(judges=judges, premises=premises, wall_extra=WALL_EXTRA)
 

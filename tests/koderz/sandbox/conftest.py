@@ -12,14 +12,14 @@ import pytest
 
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from tests.conftest import PATIENCE
 
 Judges = Callable[..., list[JobResult]]
 
 LEVELS = {
-    "with namespaces": (support.NAMESPACES, support.LANDLOCK, support.SECCOMP),
-    "without namespaces": (support.LANDLOCK, support.SECCOMP),
+    "with namespaces": (isolation.NAMESPACES, isolation.LANDLOCK, isolation.SECCOMP),
+    "without namespaces": (isolation.LANDLOCK, isolation.SECCOMP),
 }
 
 
@@ -38,7 +38,7 @@ def judged(holds: frozenset[str]) -> Iterator[Judges]:
 
     Tests of a module share one for the same settings and environment; `alone`: none but this one.
     """
-    if not support.contained(holds):
+    if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
     shared: dict[object, ContainedSandbox] = {}
 

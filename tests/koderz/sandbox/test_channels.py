@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from koderz.sandbox import Job
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from tests.koderz.sandbox.conftest import LEVELS, Judges
 
 KINDS = {"datagram": socket.SOCK_DGRAM, "stream": socket.SOCK_STREAM, "packets": socket.SOCK_SEQPACKET}
@@ -147,7 +147,7 @@ def test_listeners_would_hear_an_uncontained_program(outside: Outside) -> None:
 def test_names_of_files_outside_cannot_be_probed(
     layers: Sequence[str], judged: Judges, holds: frozenset[str], tmp_path: Path
 ) -> None:
-    if support.MOUNTS not in holds:
+    if isolation.MOUNTS not in holds:
         pytest.skip("this machine allows no mounts")
     (tmp_path / "link").symlink_to("/etc/passwd")
     names = ["/etc/passwd", "/home", "/proc/1", "/tmp", "/dev/tty", "/usr/bin", __file__, sys.executable]
@@ -157,6 +157,6 @@ def test_names_of_files_outside_cannot_be_probed(
 
 
 def test_refused_mounts_are_told_by_the_rung() -> None:
-    assert support.label({*support.LAYERS, support.MOUNTS}) == "namespaces+landlock+seccomp"
-    assert support.label(support.LAYERS) == "namespaces without mounts+landlock+seccomp"
-    assert support.label(LEVELS["without namespaces"]) == "landlock+seccomp"
+    assert isolation.label({*isolation.LAYERS, isolation.MOUNTS}) == "namespaces+landlock+seccomp"
+    assert isolation.label(isolation.LAYERS) == "namespaces without mounts+landlock+seccomp"
+    assert isolation.label(LEVELS["without namespaces"]) == "landlock+seccomp"

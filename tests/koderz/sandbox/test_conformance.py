@@ -11,7 +11,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES, Job, JobResult, Opening, Sandbox, open_sandbox
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.linux.support import SECCOMP
+from koderz.sandbox.linux.isolation import SECCOMP
 from koderz.settings.schema import Settings
 from koderz.testing.sandboxes import CHECKS, Check
 from tests.koderz.sandbox.test_docker import stand_in

@@ -18,7 +18,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import DockerOptions, Job, JobResult, docker, open_sandbox
 from koderz.sandbox.contained import DockerSandbox
 from koderz.sandbox.docker import DOCKER
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from koderz.settings.schema import Settings
 from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
 from tests.koderz.sandbox.hostile import PROGRAMS
@@ -49,7 +49,7 @@ else:  # run: what follows the image is python's
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: frozenset[str]) -> Path:
     """A `docker` that starts what it is told to as a process of this machine, and a log of its command lines."""
-    if support.SECCOMP not in holds:
+    if isolation.SECCOMP not in holds:
         pytest.skip("this machine has no seccomp")
     return stand_in(tmp_path, monkeypatch)
 
@@ -76,7 +76,7 @@ def add(source: str, test: str = TEST, **settings: float) -> Job:
 
 
 def test_podman_judges_as_docker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: frozenset[str]) -> None:
-    if support.SECCOMP not in holds:
+    if isolation.SECCOMP not in holds:
         pytest.skip("this machine has no seccomp")
     log = stand_in(tmp_path, monkeypatch, name="podman")
     right, wrong = judged(add(RIGHT), add("def add(x, y): return x - y"), judges=1, name="podman")

@@ -12,7 +12,7 @@ from koderz.sandbox import Job, JobResult
 from koderz.sandbox.judge import wire
 from koderz.sandbox.judge.pool import Pool, Premises
 from koderz.sandbox.judge.proxy import BROKEN, LostCandidate, Raised
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from tests.conftest import judges
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
@@ -72,12 +72,12 @@ def case(program: str, *, test: str = TEST, cpu: float = 5.0, wall: float = 20.0
 @pytest.fixture(scope="module")
 def told(holds: frozenset[str]) -> dict[str, tuple[JobResult, bool]]:
     """What was found of each program that answers so, and whether the same judge went on after it."""
-    if not support.contained(holds):
+    if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
     async def all_of_them() -> dict[str, tuple[JobResult, bool]]:
         found = {}
-        async with Pool(1, Premises(support.LAYERS, {})) as pool:
+        async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
             for name, answer in ANSWERS.items():
                 before = judges()
                 found[name] = (await pool.run(case(ANSWER.format(answer=answer))), judges() == before)
@@ -100,7 +100,7 @@ async def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch:
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"
     test = "def check(candidate):\n    assert set(candidate(1, 2)) == {3}\n"
 
-    async with Pool(1, Premises(support.LAYERS, {})) as pool:
+    async with Pool(1, Premises(isolation.LAYERS, {})) as pool:
         started = AsyncMock(wraps=pool._started)
         monkeypatch.setattr(pool, "_started", started)
         finding = await pool.run(case(colliding, test=test, wall=4.0))

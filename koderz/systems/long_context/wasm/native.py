@@ -13,7 +13,7 @@ from koderz.sandbox import frames
 from koderz.sandbox.frames import take
 from koderz.sandbox.judge.forks import Zygote
 from koderz.sandbox.launch import ENVIRONMENT, command
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation, support
 from koderz.systems.long_context.wasm.messages import Call, StoppedError, packed, unpacked
 
 _HERE = Path(__file__).parent
@@ -28,11 +28,11 @@ class NativeEngine:
 
     def __init__(self) -> None:
         layers = support.available()
-        if not support.contained(layers):
+        if not isolation.contained(layers):
             sys.exit(
                 "this machine has no Landlock and seccomp to contain a native session; take --session wasm"
             )
-        self.isolation = support.label(layers)
+        self.isolation = isolation.label(layers)
         self._guest = "\n".join(path.read_text(encoding="utf-8") for path in GUEST)
 
     def create(self, memory: int, seed: int) -> NativeInstance:
@@ -48,7 +48,7 @@ class NativeEngine:
                 cwd="/",
             )
         return NativeInstance(
-            Zygote(ours, process.wait, support.LAYERS, {}, self._guest), memory, seed
+            Zygote(ours, process.wait, isolation.LAYERS, {}, self._guest), memory, seed
         )
 
 

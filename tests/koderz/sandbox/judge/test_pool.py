@@ -19,7 +19,7 @@ from koderz.errors import Fault
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.judge.pool import Pool, Premises, Worker, WorkerLostError
-from koderz.sandbox.linux import kernel, support
+from koderz.sandbox.linux import isolation, kernel
 from koderz.sandbox.process import Process
 from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
 
@@ -32,7 +32,7 @@ def case(program: str, *, cpu: float = 5.0, wall: float = 20.0, test: str = TEST
 
 
 def pool_of(size: int = 1) -> Pool:
-    return Pool(size, Premises(support.LAYERS, {}))
+    return Pool(size, Premises(isolation.LAYERS, {}))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ TWO = pytest.mark.parametrize("pool", [2], indirect=True, ids=["two judges"])
 
 @pytest.fixture(autouse=True)
 def contained(holds: frozenset[str]) -> None:
-    if not support.contained(holds):
+    if not isolation.contained(holds):
         pytest.skip("this machine contains nothing")
 
 

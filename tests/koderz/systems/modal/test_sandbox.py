@@ -12,7 +12,7 @@ import pytest
 
 from koderz.errors import Unreachable
 from koderz.sandbox import Job, JobResult, open_sandbox
-from koderz.sandbox.linux import support
+from koderz.sandbox.linux import isolation
 from koderz.systems.modal.sandbox import make_ready
 from tests.conftest import Shell, judges, wait_for
 from tests.loopback_modal import ModalServer
@@ -25,7 +25,7 @@ RIGHT = "def add(x, y): return x + y"
 
 @pytest.fixture(autouse=True)
 def seccomp(holds: frozenset[str]) -> None:
-    if support.SECCOMP not in holds:
+    if isolation.SECCOMP not in holds:
         pytest.skip("this machine has no seccomp")
 
 
