@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.brief import board_blocks, brief_blocks, headline, whole_blocks
-from koderz.analysis.clustering import clustered
 from koderz.analysis.comparison import Comparison, of_sides, side_blocks
 from koderz.analysis.completion import with_faults_failed
 from koderz.analysis.failures import failures_of
@@ -23,6 +22,7 @@ from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import (
     Side,
     believed,
+    clustered,
     pairs_to_compare,
     require_equal_resources,
     sides_of,

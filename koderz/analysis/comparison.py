@@ -9,7 +9,6 @@ from typing import Any
 
 from koderz.analysis import pairs
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
-from koderz.analysis.clustering import clustered
 from koderz.analysis.completion import Completion, at_worst, completion_of, with_faults_failed
 from koderz.analysis.failures import failure_blocks
 from koderz.analysis.inference import (
@@ -41,7 +40,7 @@ from koderz.analysis.measures import (
     usual_measure,
 )
 from koderz.analysis.notes import differing, differing_values, notes_on
-from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
+from koderz.analysis.pairs import UNEQUAL, Matched, Side, clustered, match, pairs_to_compare
 from koderz.analysis.runs import (
     FaultsAs,
     Source,

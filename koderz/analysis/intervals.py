@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from koderz.analysis.saddlepoint import resampled_quantiles
-from koderz.analysis.statistics import ALPHA, normal_quantile, tango_score
+from koderz.analysis.statistics import ALPHA, normal_quantile, resampled_quantiles, tango_score
 from koderz_tracker.rates import wilson
 
 Interval = tuple[float, float]

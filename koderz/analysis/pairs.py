@@ -1,4 +1,7 @@
-"""Two sets of results side by side: paired by task if they have tasks in common, else each on its own."""
+"""Two sets of results side by side: paired by task if they have tasks in common, else each on its own.
+
+Tasks of other tools' logs are clustered by a field of theirs, such as their repository, text or subject.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from koderz.analysis.clustering import clustered
-from koderz.analysis.logs import named_alike
+from koderz.analysis.logs import named_alike, reader_of
 from koderz.analysis.measures import SUCCESS, headline_measure, value_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
@@ -26,7 +28,7 @@ from koderz_tracker.clusters import Clusters, clusters_of, count_of
 from koderz_tracker.records import PASSES, Measure
 from koderz_tracker.results import Result
 from koderz_tracker.sequences import SettledOrder, settled_order
-from koderz_tracker.summary import Figures
+from koderz_tracker.summary import Figures, compare_modes, figures
 
 _Side = TypeVar("_Side", bound="Side")
 Kind = Literal["single", "samples", "unpaired", "nothing"]
@@ -522,3 +524,38 @@ def _message(value: Any) -> str:
     if value is None:
         return "unlimited"
     return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def clustered(runs: Sequence[Run], name: str) -> list[Run]:
+    """The runs, with tasks of one value of the field in one cluster. A task without the field stands alone.
+
+    What a log doesn't say of a task is taken from the others. Raises KoderzError for a run of koderz' own, whose plan
+    has its clusters, and for a log in which no task has the field.
+    """
+    own = [_labels(run, name) for run in runs]
+    known = {task: value for each in reversed(own) for task, value in each.items()}
+    return [_in_clusters(run, known | each) for run, each in zip(runs, own, strict=True)]
+
+
+def _labels(run: Run, name: str) -> dict[str, str]:
+    """The value of the field by task."""
+    reader = reader_of(run.path) if run.is_log else None
+    if reader is None:
+        raise KoderzError(
+            f"--cluster {name} takes a field of other tools' logs; the clusters of {run.name} are those of its plan, "
+            "which --cluster-column names before it runs"
+        )
+    return reader(run.path).values(name, run.path)
+
+
+def _in_clusters(run: Run, clusters: dict[str, str]) -> Run:
+    arms = {}
+    for name, arm in run.arms.items():
+        results = [replace(each, cluster=clusters.get(each.problem_id, "")) for each in arm.results]
+        own = figures(
+            results, arm.summary.baseline_cost, run.measures, None, len(run.missing_of(name))
+        )
+        arms[name] = dataclasses.replace(arm, results=results, summary=own)
+    return dataclasses.replace(
+        run, arms=arms, comparison=run.comparison and compare_modes(arms, run.comparison.arms)
+    )

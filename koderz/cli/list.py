@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from koderz.analysis.blocks import Block
-    from koderz.analysis.rows import ArmRow, RunRow
+    from koderz.analysis.catalogue import ArmRow, RunRow
     from koderz_tracker.rewards import RewardsSummary
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
@@ -324,7 +324,7 @@ def _status(row: RunRow) -> str:
 
 def _under_way(rows: Sequence[RunRow], results: Path) -> Iterator[str]:
     """A line for each run that has batches at its provider."""
-    from koderz.cli.batches import batch_lines
+    from koderz.cli.progress import batch_lines
     from koderz_tracker.journal import NAME as JOURNAL
 
     for row in rows:

@@ -12,8 +12,8 @@ from koderz.analysis.forecast import forecast_of
 from koderz.analysis.measures import SUCCESS, headline_measure
 from koderz.analysis.sequential import decision_lines
 from koderz.analysis.story import thought_of
-from koderz.cli.batches import batch_lines
 from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
+from koderz.cli.progress import batch_lines
 from koderz.engines.sources import schema_of, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan

@@ -1,16 +1,19 @@
-"""The progress of a run: a line at a change, or a bar in a terminal."""
+"""The progress of a run: a line at a change, or a bar in a terminal, and lines on its batches."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
 from koderz.runs.observer import SessionView, beside
+from koderz_tracker.batches import ENDED, batches_in
 from koderz_tracker.measures import PASSING
 from koderz_tracker.parts import completes
 from koderz_tracker.records import Plan
@@ -18,6 +21,7 @@ from koderz_tracker.tally import Tally
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
 
 _FRAME = 0.2  # seconds between two looks at the run
 _WIDE, _BAR = 110, 24  # columns of a terminal that has room for a bar, and of the bar
@@ -167,3 +171,28 @@ def _draw(bar: Bar, task: object, pulse: Pulse) -> None:
         - (_BAR + 1 if width >= _WIDE else 0)
     )
     bar.update(task, completed=pulse.done, pulse=shortened(pulse.figures(), max(1, room)))  # type: ignore[arg-type]
+
+
+def batch_lines(folder: Path) -> Iterator[str]:
+    """A line for each batch that isn't over, and one for all others."""
+    found = batches_in(folder)
+    over = [batch for batch in found if batch.state in ENDED]
+    if over:
+        calls, done = sum(batch.count for batch in over), sum(batch.done for batch in over)
+        states = ", ".join(dict.fromkeys(batch.state for batch in over))
+        yield f"{counted(len(over), 'batch')} over ({states}): {done:,} of {calls:,} calls answered"
+    for batch in found:
+        if batch.state not in ENDED:
+            age = elapsed(
+                max(0.0, (datetime.now() - datetime.fromisoformat(batch.time)).total_seconds())
+            )
+            failed = f", {batch.failed:,} failed" if batch.failed else ""
+            answered = f"{batch.done:,} of {batch.count:,} calls answered{failed}"
+            yield f"batch {batch.id or batch.name[:12]} at {batch.provider}: {batch.state}, {answered}, sent {age} ago"
+
+
+def batches_waited_for(folder: Path) -> str:
+    """The batches that aren't over, for a status; empty without any."""
+    found = [batch for batch in batches_in(folder) if batch.state not in ENDED]
+    calls = sum(batch.count for batch in found)
+    return f"{counted(len(found), 'batch')} of {counted(calls, 'call')} under way" if found else ""

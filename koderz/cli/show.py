@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.analysis.conversation import told_asked, told_reply
 from koderz.analysis.story import (
     thought_of,
+    told_asked,
     told_frames,
     told_grade,
     told_grades,
+    told_reply,
     told_servers,
     told_tool,
 )

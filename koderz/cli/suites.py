@@ -99,7 +99,7 @@ def show(given: dict[str, Any], trust_config: Trust = False, json: SummaryJson =
     Examples:
         koderz suites show humaneval
     """
-    from koderz.suites.about import about_suite
+    from koderz.suites import about_suite
 
     found = about_suite(_settings_of(given, trust_config=trust_config))
     if json:

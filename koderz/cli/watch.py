@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from koderz.cli.batches import batch_lines, batches_waited_for
 from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
 from koderz.cli.flags import Results, Run
-from koderz.cli.progress import Pulse, word_for_passed
+from koderz.cli.progress import Pulse, batch_lines, batches_waited_for, word_for_passed
 from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.runs.observer import Steps

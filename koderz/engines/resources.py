@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models import LEAST_HIDDEN, Endpoint, Price, endpoint_for, parse_model_name
-from koderz.models.endpoints import Rates
 from koderz.models.limiter import accounts_folder
+from koderz.models.names import Rates
 from koderz.models.prices import price_of, tariff_of
 from koderz.models.providers import Simulated, provider_of
 from koderz.plans.arms import asked_models, opened_models
@@ -30,9 +30,9 @@ from koderz.types import EXCLUSIVE, JUDGE, MAIN, SIMULATED, SUB
 if TYPE_CHECKING:
     from koderz.experiments.runner import Resources
     from koderz.models import Model, ModelName, Service
-    from koderz.models.pool import ModelPool
+    from koderz.models.providers import ModelPool
     from koderz.models.tariffs import Tariff
-    from koderz.sandbox.exclusive import Exclusive
+    from koderz.sandbox.calibration import Exclusive
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def open_models(
     plan: Plan, environ: Mapping[str, str]
 ) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
     """Opens the models of a plan, by the names it uses. Raises Unreachable if a key is missing."""
-    from koderz.models.pool import ModelPool
+    from koderz.models.providers import ModelPool
 
     async with ModelPool(
         _endpoints(plan, environ),
@@ -148,7 +148,7 @@ async def _exclusive_of(
     if EXCLUSIVE not in needs_of(plan):
         yield None
         return
-    from koderz.sandbox.exclusive import open_exclusive
+    from koderz.sandbox.calibration import open_exclusive
 
     with open_exclusive(notice, environ) as exclusive:
         yield exclusive

@@ -13,7 +13,7 @@ from typing import Any
 from koderz.engines.resources import places_of
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.experiments.calls import Caller
-from koderz.experiments.lines import Ask, checked_messages, refers
+from koderz.experiments.recording import Ask, checked_messages, refers
 from koderz.plans.plan import Identity, Plan
 from koderz.solvers.handles import NEEDED
 from koderz.types import Message

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault, ReplyTimedOut
 from koderz.experiments.budget import Budget, Estimate, Gauge, request_of
-from koderz.experiments.lines import Answer, Ask, completion_of, digest_of, sampling_sent
+from koderz.experiments.recording import Answer, Ask, completion_of, digest_of, sampling_sent
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.models.gathering import IN_BATCH, Gatherer
 from koderz.models.providers import BatchModel, ClientModel

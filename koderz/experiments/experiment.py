@@ -102,7 +102,7 @@ class Totals:
 
             self.throttled[parse_model_name(call.model).provider] += call.throttled
         if call.finish_reason != "stop":
-            from koderz.models.outcomes import outcome_of
+            from koderz.models.faults import outcome_of
 
             self.unknown_ends.update(
                 [call.finish_reason] if outcome_of(call.finish_reason) is None else []

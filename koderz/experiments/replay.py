@@ -20,10 +20,9 @@ import msgspec
 import orjson
 
 from koderz.errors import Fault, PromptTooLong
-from koderz.experiments import lines
+from koderz.experiments import recording
 from koderz.experiments.experiment import Totals
-from koderz.experiments.lines import Ask, Backend, digest_of
-from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
+from koderz.experiments.recording import JUDGE_ASK, Ask, Backend, Recording, Reuse, digest_of
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import Rerun
 from koderz.types import CONTEXT, JUDGE, MAIN, Lesson, Message, Reply, Task, Verdict
@@ -237,10 +236,12 @@ class Handles:
         place for something in a message; PromptTooLong where the context of the main model doesn't hold the messages.
         """
         ask = Ask(
-            lines.checked_messages(messages), model, purpose, sampling, depth, parent, known_by
+            recording.checked_messages(messages), model, purpose, sampling, depth, parent, known_by
         )
         key = self._key("ask", ask.digest())
-        reply = lines.reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
+        reply = recording.reply_of(
+            await self._noted(self._recorded_or_called(ask, key)), self._backend
+        )
         if reply.finish_reason == CONTEXT:
             raise PromptTooLong(reply)
         return reply
@@ -248,7 +249,7 @@ class Handles:
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         """The verdict on an answer: a reply, or the text of one."""
         text = answer.text if isinstance(answer, Reply) else answer
-        key = self._key("judge", lines.digest_of([task.id, text]))
+        key = self._key("judge", recording.digest_of([task.id, text]))
         if self._how.audit:
             self._how.audit.judging(key, answer)
         verdict = await self._noted(self._recorded_or_judged(task, answer, key))
@@ -262,7 +263,7 @@ class Handles:
 
         `metrics` are finite numbers, or words by which grades are told apart. An item may be graded several times.
         """
-        numbers = lines.numbers_of(item, score, metrics)
+        numbers = recording.numbers_of(item, score, metrics)
         grade = records.Grade(
             experiment_id=self.identity.experiment_id,
             item=item,
@@ -356,9 +357,13 @@ class Handles:
         for what is judged and for the messages.
         """
         ask = Ask(
-            lines.checked_messages(messages), model or JUDGE, purpose, sampling, known_by=known_by
+            recording.checked_messages(messages),
+            model or JUDGE,
+            purpose,
+            sampling,
+            known_by=known_by,
         )
-        key = self._key(JUDGE_ASK, lines.digest_of(["" if known_by else judged, ask.digest()]))
+        key = self._key(JUDGE_ASK, recording.digest_of(["" if known_by else judged, ask.digest()]))
         call = None if self._how.judge_anew else self._judge_calls.get(key)
         if call is None:
             if not (self._how.calls_allowed or self._how.judge_anew):
@@ -366,7 +371,7 @@ class Handles:
             call = await self._live(ask, key)
         elif self._how.audit:
             self._how.audit.asked(ask, call)
-        return lines.reply_of(call, self._backend)
+        return recording.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         ask = replace(ask, key=key, nth=int(key.rpartition("/")[2]))
@@ -378,7 +383,7 @@ class Handles:
                 f"{answer.model}, in the role {answer.role}: {answer.completion.text}",
                 cause="rejected",
             )
-        call = lines.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
+        call = recording.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
         self._turns.learn(ask, call)
         self.totals.add(call)
         await self._backend.record(call)
@@ -394,7 +399,7 @@ class Handles:
                 await self._backend.record(
                     msgspec.structs.replace(before, number=number, time=records.now())
                 )
-            return lines.verdict_of(before, self._backend)
+            return recording.verdict_of(before, self._backend)
         self._require_live("a verdict")
         self._leave()
         with self._recording.working():
@@ -410,12 +415,13 @@ class Handles:
     ) -> records.Attempt:
         return records.Attempt(
             **self.identity.of_line,
-            **{name: getattr(verdict, name) for name in lines.OF_VERDICT},
+            **{name: getattr(verdict, name) for name in recording.OF_VERDICT},
             task_id="" if task.id == self.identity.task.id else task.id,
             number=number,
             call=answer.call if isinstance(answer, Reply) else None,
             artifacts={
-                name: lines.artifact_text(name, value) for name, value in verdict.artifacts.items()
+                name: recording.artifact_text(name, value)
+                for name, value in verdict.artifacts.items()
             },
             key=key,
         )
@@ -423,7 +429,7 @@ class Handles:
     async def _recorded_or_graded(self, grade: records.Grade) -> float:
         found = await self._recording.take(grade.key)
         if isinstance(found, records.Grade) and (
-            not self._how.rescore or lines.is_same_grade(found, grade)
+            not self._how.rescore or recording.is_same_grade(found, grade)
         ):
             if self._how.audit:
                 self._how.audit.graded(grade, found)

@@ -35,15 +35,15 @@ from koderz.experiments.experiment import (
     Ledger,
     PendingExperiment,
 )
-from koderz.experiments.lines import Answer, Ask, refers
 from koderz.experiments.recall import Lessons, recall_for
+from koderz.experiments.recording import Answer, Ask, refers
 from koderz.experiments.replay import Handles, Replaying
-from koderz.models.outcomes import outcome_of
+from koderz.models.faults import outcome_of
 from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
-from koderz.sandbox.exclusive import Exclusive
-from koderz.sandbox.meter import Meter, metered
+from koderz.sandbox.calibration import Exclusive
 from koderz.sandbox.scratch import scratch
+from koderz.sandbox.workspace import Meter, metered
 from koderz.solvers import SettledSolver
 from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite

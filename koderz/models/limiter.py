@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 
-from koderz.models.endpoints import NO_RATES, Rates
 from koderz.models.faults import Retryable
+from koderz.models.names import NO_RATES, Rates
 from koderz.models.rates import Amounts, Booking, Levels, book, settle
 from koderz.settings.paths import cache_folder
 

@@ -1,4 +1,4 @@
-"""Messages translated to each wire format.
+"""Messages translated to each wire format, and a model's reasoning separated from its reply.
 
 A solver's messages are those of OpenAI's chat completions, which OpenAI's wire sends as they are. The other formats
 translate what they have a place for; what they have none for is a Fault that names it, and is never left out.
@@ -17,6 +17,7 @@ from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.types import Message
+
 
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
 _OF_OLLAMA = frozenset({"images", "thinking", "tool_name", "tool_call_id"})
@@ -277,3 +278,45 @@ def _no_place(wire: str, message: Message, what: str) -> Fault:
         f"{wire} can't carry a message of the {message['role']} as asked: there is no place for {what}",
         cause="rejected",
     )
+
+
+_OPENING = re.compile(r"\s*<(think|thinking)>")
+# The chat templates of some reasoning models write the opening tag themselves, so that the reply has only
+# the closing one, on its own line.
+_CLOSING_ALONE = re.compile(r"^[ \t]*</think>[ \t]*$", re.MULTILINE)
+
+
+class SplitText(NamedTuple):
+    """A reply's `text` and `reasoning`; `cut` if the two came as one text."""
+
+    text: str
+    reasoning: str = ""
+    cut: bool = False
+
+
+def part(sent: str, *, complete: bool) -> SplitText:
+    """Separates a leading `<think>` block from the rest of a reply.
+
+    A block that isn't closed is all there is where the reply was not `complete`; in a complete reply it is
+    no block, and stays.
+    """
+    opening = _OPENING.match(sent)
+    if opening is None:
+        alone = _CLOSING_ALONE.search(sent) if "</think>" in sent else None
+        if (
+            alone is None
+            or sent.count("```", 0, alone.start()) % 2
+            or "<think>" in sent[: alone.start()]
+        ):
+            return SplitText(sent)
+        return _parted(sent, 0, alone.start(), alone.end())
+    closing = f"</{opening[1]}>"
+    end = sent.find(closing, opening.end())
+    if end >= 0:
+        return _parted(sent, opening.end(), end, end + len(closing))
+    return SplitText(sent) if complete else SplitText("", sent[opening.end() :].strip(), cut=True)
+
+
+def _parted(sent: str, start: int, end: int, after: int) -> SplitText:
+    # Only line ends go: the indentation of a first line may be a program's.
+    return SplitText(sent[after:].lstrip("\r\n"), sent[start:end].strip(), cut=True)

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from koderz.errors import Fault, Unreachable
-from koderz.models.endpoints import Endpoint
 from koderz.models.faults import Retryable, problem_of
 from koderz.models.messages import ollama_messages, parted
-from koderz.models.names import ModelName
+from koderz.models.names import Endpoint, ModelName
 from koderz.models.providers import endpoint_for
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from koderz.errors import Unreachable
+from koderz.models.faults import outcome_of
 from koderz.models.messages import parted, responses_input
 from koderz.models.names import is_another
-from koderz.models.outcomes import outcome_of
 from koderz.models.providers import Gemini, OpenAI
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
@@ -38,8 +38,7 @@ from koderz.models.wire import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from koderz.models.endpoints import Endpoint
-    from koderz.models.names import ModelName
+    from koderz.models.names import Endpoint, ModelName
     from koderz.models.providers import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling

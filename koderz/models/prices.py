@@ -14,8 +14,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from koderz.models.endpoints import is_loopback
-from koderz.models.names import PROVIDERS, parse_model_name
+from koderz.models.names import PROVIDERS, is_loopback, parse_model_name
 from koderz.models.providers import provider_of
 from koderz.models.tariffs import FREE, Price, Tariff, Tier
 

@@ -17,7 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from koderz.models.endpoints import Rates
+    from koderz.models.names import Rates
 
 KINDS = ("requests", "tokens", "input-tokens", "output-tokens")
 """What is limited, in the words of Anthropic's headers; tokens are those of both directions."""

@@ -20,16 +20,16 @@ from koderz.models.faults import (
     TimedOut,
     TooLong,
     clean,
+    outcome_of,
     problem_of,
     without,
 )
 from koderz.models.gathering import IN_BATCH
 from koderz.models.limiter import retrying
+from koderz.models.messages import part
 from koderz.models.names import is_another
-from koderz.models.outcomes import outcome_of
 from koderz.models.prices import batch_price_of, tariff_of
 from koderz.models.rates import Forecast, limits_in
-from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
 from koderz.models.wire import encode, is_amount
 from koderz.types import CONTEXT, REJECTED, Completion

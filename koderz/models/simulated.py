@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from koderz.errors import Fault
+from koderz.models.messages import part
 from koderz.models.names import ModelName
-from koderz.models.reasoning import part
 from koderz.models.tariffs import Price
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.messages import text_of

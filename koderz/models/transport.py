@@ -18,7 +18,6 @@ import msgspec
 
 from koderz.connections import CONNECT_SECONDS, HEADERS, httpx, is_hopeless, open_client, told
 from koderz.errors import FatalFault, Fault
-from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
 from koderz.models.faults import (
     Gone,
     Response,
@@ -29,6 +28,7 @@ from koderz.models.faults import (
     wait_in_headers,
     without,
 )
+from koderz.models.names import LEAST_HIDDEN, is_loopback
 from koderz_tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:

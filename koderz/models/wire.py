@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import orjson
 
-from koderz.models.faults import Response, Retryable, clean, problem_of
-from koderz.models.outcomes import outcome_of
+from koderz.models.faults import Response, Retryable, clean, outcome_of, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.suites.keys import misspelt, require_keys
+from koderz.suites.dataset import misspelt, require_keys
 from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells
 
 T = TypeVar("T")

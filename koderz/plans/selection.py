@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from koderz.errors import KoderzError
 from koderz.solvers.handles import OPENED
 from koderz.suites import task_digest
-from koderz.suites.clusters import linked
+from koderz.suites.suite import linked
 from koderz_tracker.files import MB, read_all
 
 if TYPE_CHECKING:

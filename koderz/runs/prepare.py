@@ -14,8 +14,7 @@ from koderz.engines.reuse import runs_named
 from koderz.engines.sources import EVERYTHING, SOLVING, Scope, Sources, read_sources
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
-from koderz.models.endpoints import base_url_of, is_deployment
-from koderz.models.names import parse_model_name
+from koderz.models.names import base_url_of, is_deployment, parse_model_name
 from koderz.models.prices import could_spend
 from koderz.models.providers import provider_of
 from koderz.plans.arms import Arm, asked_models, make_arms, with_solvers

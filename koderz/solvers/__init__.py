@@ -31,7 +31,7 @@ SOLVERS: Registry[Solver[..., Any]] = Registry(
     "solvers",
     Solver.of,
     {
-        "zero-shot": "koderz.solvers.zero_shot:zero_shot",
+        "zero-shot": "koderz.solvers.direct:zero_shot",
         "iterative": "koderz.solvers.iterative:iterative",
         "direct": "koderz.solvers.direct:direct",
     },

@@ -1,4 +1,4 @@
-"""The solver `direct`: the whole text and the question in one call, if they fit the model's window."""
+"""The solvers of one call: `zero-shot`, and `direct`, which sends the whole text if the model's window holds it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from koderz.models.names import parse_model_name
-from koderz.solvers.definition import solver
+from koderz.solvers.definition import asks_once, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.types import Expected, Task, Verdict
+
+
+@solver(roles=(), estimate=asks_once)
+async def zero_shot(task: Task, ask: AskHandle, judge: JudgeHandle) -> Verdict:
+    """Asks the model once and has the reply judged."""
+    return await judge(task, await ask(task.messages))
+
 
 REPLY_TOKENS = 100  # of a usual answer to a question about a text
 

@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from koderz.errors import Fault, UserCodeFault
-from koderz.suites.labels import Labels
-from koderz.suites.scorers import SCORERS, decimal_in, gold_number, number_in
+from koderz.suites.scorers import SCORERS, Labels, decimal_in, gold_number, number_in
 from koderz.suites.suite import AskJudge
 
 

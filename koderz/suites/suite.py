@@ -1,14 +1,15 @@
-"""The class that every suite is a subclass of, and the values that its methods take."""
+"""The class that every suite is a subclass of, the values that its methods take, and clusters of its tasks."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from koderz.errors import KoderzError
 from koderz.types import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from koderz.settings.schema import Settings
     from koderz.suites.matrix import Matrix
     from koderz.suites.options import SimulatedOptions
+
 
 AskJudge = Callable[..., Awaitable[Reply]]
 """A solver's `ask`, bound to the model in the role `judge`."""
@@ -528,3 +530,28 @@ class ProgramSuite(Suite):
             return Verdict("error", "no_code", detail="There is no program.")
         offset = task.prompt.count("\n") if program.startswith(task.prompt) else 0
         return await self.judge_program(task, program, context, line_offset=offset)
+
+
+_T = TypeVar("_T")
+
+
+def linked(shares: Mapping[_T, Collection[str]]) -> dict[_T, str]:
+    """The cluster of each thing that has a label in common with another one, directly or by way of third ones.
+
+    `shares` are the labels of each; a cluster is named by one of its labels. Things that share nothing are left out.
+    """
+    parents: dict[str, str] = {}
+
+    def root(label: str) -> str:
+        while (parent := parents.setdefault(label, label)) != label:
+            parents[label] = parents[parent]
+            label = parent
+        return label
+
+    for labels in shares.values():
+        first, *others = map(root, labels) if labels else [""]
+        for other in others:
+            parents[root(other)] = root(first)
+    found = {thing: root(next(iter(labels))) for thing, labels in shares.items() if labels}
+    sizes = Counter(found.values())
+    return {thing: cluster for thing, cluster in found.items() if sizes[cluster] > 1}

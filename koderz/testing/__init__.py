@@ -20,17 +20,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from koderz.testing.factories import FakeModel, a_journal, a_model, a_plan, a_run
-    from koderz.testing.replies import Answering, NoReply, Replies
-    from koderz.testing.routes import routed
-    from koderz.testing.server import ModelServer
+    from koderz.testing.server import ModelServer, routed
+    from koderz.testing.service import Answering, NoReply, Replies
     from koderz.testing.streaming import StreamingServer
     from koderz.testing.wire import Request
 
 _HOMES = {
     "factories": ("FakeModel", "a_journal", "a_model", "a_plan", "a_run"),
-    "replies": ("Answering", "NoReply", "Replies"),
-    "routes": ("routed",),
-    "server": ("ModelServer",),
+    "server": ("ModelServer", "routed"),
+    "service": ("Answering", "NoReply", "Replies"),
     "streaming": ("StreamingServer",),
     "wire": ("Request",),
 }

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.testing.faults import read_shares
-from koderz.testing.replies import Answering
 from koderz.testing.server import ModelServer
+from koderz.testing.service import Answering, read_shares
 from koderz.testing.streaming import StreamingServer
 
 

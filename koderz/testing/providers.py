@@ -17,8 +17,7 @@ from typing import Any
 
 from koderz.errors import FatalFault, KoderzError, Unreachable
 from koderz.models import ModelName, Price, Provider, endpoint_for, provider_of
-from koderz.models.pool import ModelPool
-from koderz.models.providers import WIRES
+from koderz.models.providers import WIRES, ModelPool
 from koderz.settings.options import fields_of
 from koderz.testing.server import ModelServer
 from koderz.types import Completion, Sampling

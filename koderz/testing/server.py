@@ -1,4 +1,4 @@
-"""The model server itself, with records of its requests and answers, and the base of loopback servers."""
+"""The model server itself, with records of what it is asked, the base of loopback servers, and respx' routes."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import orjson
 from aiohttp import web
 
-from koderz.testing.faults import Faults
-from koderz.testing.replies import Replies, answer_from
+from koderz.connections import MOUNTED, httpx
 from koderz.testing.service import (
+    Faults,
     HttpRequest,
     Manner,
     ModelService,
     Reasoning,
+    Replies,
     SentReply,
     Status,
+    answer_from,
     read_models,
 )
 from koderz.testing.wire import Request, Wire
+
+if TYPE_CHECKING:
+    import respx
 
 
 class LoopbackServer(ABC):
@@ -83,7 +89,7 @@ class ModelServer(LoopbackServer):
 
     `replies` says what it answers (`koderz.testing.Replies`); without, the simulated model answers HumanEval.
     `models` are the names it answers to, with 404 for all others. Every answer takes `latency` seconds.
-    `faults` gives shares of the requests to faults, such as `{"429": 0.1, "drop": 0.02}` (`koderz.testing.faults`
+    `faults` gives shares of the requests to faults, such as `{"429": 0.1, "drop": 0.02}` (`koderz.testing.service`
     says which there are), drawn by `seed` and the same however requests interleave; the first `fail_first`
     requests of each conversation get 500; above `max_in_flight` requests at once, 429. `retry_after` is what
     429, 503 and 529 say. With `api_key` OpenAI's and Anthropic's paths answer 401 to any other; Ollama's never
@@ -199,3 +205,32 @@ async def _send(request: web.Request, sent: SentReply) -> web.StreamResponse:
     for piece in sent.pieces:
         await answer.write(piece)
     return answer
+
+
+@contextmanager
+def routed(router: respx.MockRouter | None = None) -> Iterator[respx.MockRouter]:
+    """Answers what koderz asks models within the block by the routes of a router; nothing is sent.
+
+    Without `router` it is a new one, which has no routes yet. It is the transport of httpx clients that are opened in
+    the block's context, so nothing is patched, and tests may run at once. A request that no route matches ends the run
+    as one that can't be made, and names it.
+    """
+    import respx
+    from respx.models import AllMockedAssertionError
+
+    router = respx.MockRouter(using=None) if router is None else router
+    mounted = router
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        try:
+            return await mounted.async_handler(request)
+        except AllMockedAssertionError:
+            raise httpx.UnsupportedProtocol(
+                f"respx has no route for {request.method} {request.url}"
+            ) from None
+
+    token = MOUNTED.set(httpx.MockTransport(answer))
+    try:
+        yield router
+    finally:
+        MOUNTED.reset(token)

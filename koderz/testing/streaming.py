@@ -19,11 +19,9 @@ import orjson
 from aiohttp import web
 
 from koderz.errors import KoderzError
-from koderz.testing.faults import Faults
-from koderz.testing.openai import models_list
 from koderz.testing.server import LoopbackServer, lowered
-from koderz.testing.service import BROKEN
-from koderz.testing.wire import bearer_token, event
+from koderz.testing.service import BROKEN, Faults
+from koderz.testing.wire import bearer_token, event, openai_list
 
 Json = dict[str, Any]
 
@@ -96,7 +94,7 @@ class StreamingServer(LoopbackServer):
     async def _listed(self, request: web.Request) -> web.Response:
         if self._api_key not in (None, bearer_token(lowered(request))):
             return _refused(401, "invalid API key")
-        return web.json_response(models_list(self._models))
+        return web.json_response(openai_list(self._models))
 
     async def _answered(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())

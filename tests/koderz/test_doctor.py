@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.doctor import diagnose
+from koderz.cli.doctor import diagnose
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Backend
 from koderz.settings.paths import home_folder
@@ -17,7 +17,7 @@ from koderz.systems.rollouts import doctor
 
 LOOK = """
 import asyncio, json, os, sys
-from koderz.doctor import diagnose
+from koderz.cli.doctor import diagnose
 
 found = {finding.what: finding.state for finding in asyncio.run(diagnose(environ=os.environ))}
 heavy = {"mlflow", "sqlalchemy", "pandas", "genai_prices", "aiohttp", "httpx"}

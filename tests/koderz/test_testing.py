@@ -16,7 +16,7 @@ import pytest
 
 from koderz.errors import Fault, KoderzError
 from koderz.testing import ModelServer, NoReply, Request
-from koderz.testing.faults import Faults, read_shares
+from koderz.testing.service import Faults, read_shares
 from koderz.types import Completion
 from tests.conftest import PATIENCE
 

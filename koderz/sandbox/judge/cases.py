@@ -12,9 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from koderz.sandbox.judge import explain, wire
-from koderz.sandbox.judge.clock import LONG, Overdue, within
-from koderz.sandbox.judge.findings import finding, of_exception, of_loss, of_timeout
+from koderz.sandbox.judge import findings, wire
+from koderz.sandbox.judge.findings import (
+    LONG,
+    Overdue,
+    finding,
+    of_exception,
+    of_loss,
+    of_timeout,
+    within,
+)
 from koderz.sandbox.judge.forks import Ending, Zygote
 from koderz.sandbox.judge.jobs import Job, JobResult
 from koderz.sandbox.judge.proxy import LostCandidate, Proxy, Raised
@@ -125,7 +132,7 @@ class Calls(Cases):
             return self._proxy.result
         self.end()
         assert self._ending
-        called = partial(explain.call, self)
+        called = partial(findings.call, self)
         if error is None or isinstance(error, Overdue):
             raise self._lost(self._overdue(cpu, called))
         if isinstance(error, LostCandidate):
@@ -167,7 +174,7 @@ class Processes(Cases):
         self, output: bytes, error: BaseException | None, ending: Ending, cpu: float
     ) -> str:
         """The output as text, if the process ended well."""
-        called = partial(explain.call, self)
+        called = partial(findings.call, self)
         text, _, report = output.partition(wire.REPORTED)
         self.result = text[:OUTPUT_LIMIT].decode("utf-8", "replace")
         if isinstance(error, Overdue):

@@ -9,15 +9,29 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from koderz.sandbox.judge import candidate, explain, wire
+from koderz.sandbox.judge import candidate, findings, wire
 from koderz.sandbox.judge.cases import Calls, CaseLostError, Cases, Processes
-from koderz.sandbox.judge.clock import LONG, Overdue, within
-from koderz.sandbox.judge.findings import explained, finding, of_exception, of_loss, of_timeout
+from koderz.sandbox.judge.findings import (
+    LONG,
+    Overdue,
+    explained,
+    finding,
+    of_exception,
+    of_loss,
+    of_timeout,
+    within,
+)
 from koderz.sandbox.judge.forks import Ending, Zygote
 from koderz.sandbox.judge.jobs import FAULT, Job, JobResult
 from koderz.sandbox.judge.proxy import BROKEN, NOT_PROXIABLE, TOO_LARGE, Proxy
-from koderz.sandbox.judge.shares import TALLY, PartTally, WholeTally
-from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
+from koderz.sandbox.judge.suite_tests import (
+    TALLY,
+    BrokenTestsError,
+    PartTally,
+    SuiteTests,
+    WholeTally,
+    prepared,
+)
 
 # of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
 BUSY = 0.05
@@ -191,7 +205,7 @@ def _case_finding(tests: SuiteTests, cases: Cases, error: BaseException | None) 
     if isinstance(error, AssertionError):
         if not cases.calls:
             return JobResult("failed", "assertion", str(error))
-        return finding("failed", "assertion", lambda: explain.assertion(error, cases, tests))
+        return finding("failed", "assertion", lambda: findings.assertion(error, cases, tests))
     if error is None and cases.calls:
         return JobResult("passed")
     if isinstance(error, MemoryError):
@@ -227,7 +241,7 @@ class _Patience:
 def _proxied_finding(
     job: Job, tests: SuiteTests, proxy: Proxy, error: BaseException | None, ending: Ending
 ) -> JobResult:
-    call = partial(explain.call, proxy)
+    call = partial(findings.call, proxy)
     if isinstance(error, Overdue):
         return of_timeout(job, ending, call)
     if proxy.lost:
@@ -243,7 +257,7 @@ def _proxied_finding(
     if proxy.raised and error is proxy.raised.error:
         return of_exception(job, proxy.raised, call)
     if isinstance(error, AssertionError):
-        return finding("failed", "assertion", lambda: explain.assertion(error, proxy, tests))
+        return finding("failed", "assertion", lambda: findings.assertion(error, proxy, tests))
     if isinstance(error, MemoryError):
         return finding(
             "error", "memory", lambda: f"{call()}\n  the result left the tests no memory"
@@ -251,7 +265,7 @@ def _proxied_finding(
     return finding(
         "failed",
         f"exception:{type(error).__name__}",
-        lambda: f"{call()}\n  returned  {explain.shown(proxy.result)}\n  the tests: {error!r}"[
+        lambda: f"{call()}\n  returned  {findings.shown(proxy.result)}\n  the tests: {error!r}"[
             :1000
         ],
     )

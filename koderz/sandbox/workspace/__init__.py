@@ -1,14 +1,16 @@
 """Commands in prepared repositories, of what isn't trusted: an agent, a patch, its tests.
 
-What a command is and is held to, and what a backend is that runs it. The system `workspaces` has those of koderz.
+What a command is and is held to, and what a backend is that runs it. The system `workspaces` has those
+of koderz. The cost of rented sandboxes is noted by a meter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -291,3 +293,37 @@ class Images(Backend, Protocol):
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         ...
+
+
+@dataclass(slots=True)
+class Meter:
+    """The time of an experiment's sandboxes, and their cost."""
+
+    seconds: float = 0.0
+    cost: float = 0.0  # US dollars, at least
+    is_known: bool = True  # whether all prices are
+
+    def add(self, seconds: float, price: float, *, is_known: bool = True) -> None:
+        """Adds seconds at a price in US dollars a second."""
+        self.seconds += seconds
+        self.cost += seconds * price
+        self.is_known = self.is_known and is_known
+
+
+_CURRENT: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Notes all sandboxes rented in the block, also by tasks that begin there."""
+    meter = Meter()
+    token = _CURRENT.set(meter)
+    try:
+        yield meter
+    finally:
+        _CURRENT.reset(token)
+
+
+def current() -> Meter | None:
+    """The meter of the running experiment; None if nobody records the cost."""
+    return _CURRENT.get()

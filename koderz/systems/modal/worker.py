@@ -22,7 +22,7 @@ from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
-from koderz.experiments.lines import Answer, Ask
+from koderz.experiments.recording import Answer, Ask
 from koderz.experiments.replay import Replaying
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Identity, Plan

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import ROOM_MB
-from koderz.sandbox.meter import Meter, current
 from koderz.sandbox.scratch import own_folder
 from koderz.sandbox.workspace import (
     BRIDGE_PORT,
@@ -32,8 +31,10 @@ from koderz.sandbox.workspace import (
     Ended,
     Enforcer,
     Image,
+    Meter,
     Mount,
     Running,
+    current,
 )
 from koderz.systems.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
 from koderz.systems.modal.sandbox import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.exclusive import Exclusive, open_exclusive
+from koderz.sandbox.calibration import Exclusive, open_exclusive
 from koderz.sandbox.scratch import scratch
 from koderz.settings.schema import Settings
 from koderz.suites.suite import RunContext

@@ -15,7 +15,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.suites.keys import meant, require_keys
+from koderz.suites.dataset import meant, require_keys
 from koderz.systems.patches.tasks import GITHUB, PerfTask
 from koderz.systems.workspaces.environments import (
     WHICH,

@@ -17,7 +17,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.settings.options import Field, fields_of
 from koderz.suites import task_digest
-from koderz.suites.keys import require_keys
+from koderz.suites.dataset import require_keys
 from koderz.suites.loads import SandboxedLoad, find_load
 from koderz.systems.workspaces.git import inner_path
 

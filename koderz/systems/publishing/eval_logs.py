@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
-from koderz.analysis.conversation import chat_of, chat_reply
 from koderz.analysis.formats import folder_format
-from koderz.analysis.story import Story, planned_of, told_frames
+from koderz.analysis.story import Story, chat_of, chat_reply, planned_of, told_frames
 from koderz.systems.publishing.logs.files import zip_module
 from koderz.systems.publishing.logs.inspect_ai import ASKED, OWN
 from koderz_tracker.files import whole_file

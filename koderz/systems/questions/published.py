@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from koderz.suites.choices import LETTERS, arc_choice, are_texts, scalar, truthful_choice
 from koderz.suites.dataset import Row, cluster_of_text
 from koderz.suites.metrics import LabelMetric, NumberMetric
 from koderz.suites.scorers import decimal_in, gold_number
 from koderz.suites.suite import Publication, SuiteSource
+from koderz.suites.tables import LETTERS, arc_choice, are_texts, scalar, truthful_choice
 from koderz.systems.questions.ifeval import Followed, instructions_in, require_libraries
 from koderz.systems.questions.judging import Factual
 from koderz.systems.questions.official import (

@@ -15,8 +15,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import Row
-from koderz.suites.keys import misspelt
+from koderz.suites.dataset import Row, misspelt
 from koderz.suites.scorers import squad_normalised
 from koderz.suites.tables import KINDS, kind_of, read_rows
 from koderz.types import Message

@@ -332,7 +332,7 @@ def _of_labels(name: str, questions: Sequence[Question]) -> ScoringRule:
     if all(question.options for question in questions):
         metric = LabelMetric()
         return ByMetric(name, CHOICE, metric.format_line, metric=metric)
-    from koderz.suites.labels import Labels
+    from koderz.suites.scorers import Labels
 
     labels = sorted({target for question in questions for target in question.targets})
     if len(labels) > _MOST_LABELS or not labels:

@@ -13,13 +13,11 @@ from typing import Any, ClassVar, TypeVar
 from koderz.errors import KoderzError
 from koderz.settings.registry import digest_of_file, file_of, find_in_file
 from koderz.settings.schema import Settings
-from koderz.suites import task_digest
-from koderz.suites.about import file_state
-from koderz.suites.choices import LETTERS, listed
+from koderz.suites import file_state, task_digest
 from koderz.suites.dataset import Row
 from koderz.suites.metrics import UNREAD, Graded, OwnMetric
 from koderz.suites.suite import JudgeContext, Suite, SuiteSource, digest_of_rows
-from koderz.suites.tables import fill, placeholders
+from koderz.suites.tables import LETTERS, fill, listed, placeholders
 from koderz.systems.questions.apart import SHORT, Reader
 from koderz.systems.questions.judging import Factual, Judged
 from koderz.systems.questions.options import QaOptions, QuestionOptions

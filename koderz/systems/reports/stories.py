@@ -8,14 +8,16 @@ from collections.abc import Collection, Iterator
 
 import orjson
 
-from koderz.analysis.conversation import shortened, told_asked, told_reply
 from koderz.analysis.story import (
     Experiments,
     Story,
     StoryStep,
+    shortened,
     thought_of,
+    told_asked,
     told_frames,
     told_grades,
+    told_reply,
     told_servers,
     told_tool,
 )

@@ -28,7 +28,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox.archives import tarfile_with_filters as tarfile
 from koderz.settings.paths import cache_folder
 from koderz.settings.systems import own_names
-from koderz.suites.keys import require_keys
+from koderz.suites.dataset import require_keys
 from koderz.systems.workspaces.folders import files_below, leads_out, made_whole
 
 Kind = Literal["skill", "mcp", "context", "memory", "system_prompt"]

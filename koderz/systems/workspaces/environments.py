@@ -14,7 +14,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Mount
-from koderz.suites.keys import require_keys
+from koderz.suites.dataset import require_keys
 from koderz.systems.workspaces import userland
 
 WHICH = ("format", "repo", "id")

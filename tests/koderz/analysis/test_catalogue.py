@@ -11,8 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from koderz.analysis.catalogue import INDEX, chosen, load_catalogue, ordered
-from koderz.analysis.rows import RunRow
+from koderz.analysis.catalogue import INDEX, RunRow, chosen, load_catalogue, ordered
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.sinks.json import write_summary
@@ -127,16 +126,15 @@ def test_index_is_read_again_where_rows_have_another_field(tmp_path: Path) -> No
     later = f"""
 from pathlib import Path
 from msgspec.structs import asdict
-from koderz.analysis import rows
+from koderz.analysis import catalogue
 
-class RunRow(rows.RunRow, frozen=True, array_like=True, gc=False):
+class RunRow(catalogue.RunRow, frozen=True, array_like=True, gc=False):
     column: int = 0
 
-read = rows.row_of_summary
-rows.RunRow = RunRow
-rows.row_of_summary = lambda *given: RunRow(**{{**asdict(read(*given)), "column": 7}})
-from koderz.analysis.catalogue import load_catalogue
-print([row.column for row in load_catalogue(Path({str(tmp_path)!r})).rows])
+read = catalogue.row_of_summary
+catalogue.RunRow = RunRow
+catalogue.row_of_summary = lambda *given: RunRow(**{{**asdict(read(*given)), "column": 7}})
+print([row.column for row in catalogue.load_catalogue(Path({str(tmp_path)!r})).rows])
 """
 
     done = subprocess.run([sys.executable, "-c", later], capture_output=True, text=True, check=True)

@@ -9,8 +9,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from koderz.analysis.conversation import shortened, told_asked, told_reply, told_results
-from koderz.analysis.story import Experiments, Story
+from koderz.analysis.story import Experiments, Story, shortened, told_asked, told_reply, told_results
 from koderz.cli.show import tell
 from koderz.models.clients import packed
 from koderz.systems.reports.stories import _blocks

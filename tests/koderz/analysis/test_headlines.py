@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from koderz.analysis.catalogue import row_of_summary
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.difficulty import ranking_blocks, rankings
 from koderz.analysis.measures import headline_measure, summed_up
 from koderz.analysis.pairs import sides_of
-from koderz.analysis.rows import row_of_summary
 from koderz.analysis.runs import Run, load_summary
 from koderz.errors import KoderzError
 from koderz.suites import checked_measures

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from koderz.analysis import intervals, statistics
-from koderz.analysis.saddlepoint import flipped_tail, resampled_quantiles, shuffled_tail, unit_of
+from koderz.analysis.statistics import flipped_tail, resampled_quantiles, shuffled_tail, unit_of
 
 rng = np.random.default_rng(5)
 SKEWED = np.exp(1.5 * rng.standard_normal(18)) * np.where(rng.random(18) < 0.85, 1, -1)

@@ -14,7 +14,7 @@ import pytest
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
-from koderz.experiments.lines import Ask
+from koderz.experiments.recording import Ask
 from koderz.models import Price
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity

@@ -11,7 +11,7 @@ import pytest
 
 from koderz.experiments.budget import ESTIMATED, CapReached, ExperimentCapReached, Gauge, request_of
 from koderz.experiments.calls import Caller
-from koderz.experiments.lines import Ask
+from koderz.experiments.recording import Ask
 from koderz.models import Price
 from koderz.models.tariffs import Tier
 from koderz.plans.arms import Arm

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from koderz.errors import Fault
 from koderz.experiments import recording
-from koderz.experiments.lines import Answer, Ask
-from koderz.experiments.recording import Divergence
+from koderz.experiments.recording import Answer, Ask, Divergence
 from koderz.experiments.replay import Handles, NeedsCallError, NotRecordedError, Replaying
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity

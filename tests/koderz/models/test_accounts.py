@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from koderz.models.endpoints import Rates
 from koderz.models.limiter import RateAccount, account_name, accounts_folder
+from koderz.models.names import Rates
 from koderz.models.rates import Booking, RateLimit
 
 RATES = Rates(rpm=600)  # ten may go at once
@@ -21,7 +21,7 @@ BOOKING = """
 import sys, time
 from pathlib import Path
 from koderz.models.limiter import RateAccount
-from koderz.models.endpoints import Rates
+from koderz.models.names import Rates
 from koderz.models.rates import Booking
 
 account = RateAccount(Rates(rpm=600), Path(sys.argv[1]))

@@ -6,7 +6,7 @@ import pytest
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models import Endpoint, endpoint_for, parse_model_name
-from koderz.models.endpoints import base_url_of, is_loopback, ollama_url
+from koderz.models.names import base_url_of, is_loopback, ollama_url
 
 KEY = "sk-test-0123456789abcdef"
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from koderz.models.endpoints import Rates
 from koderz.models.faults import Retryable
 from koderz.models.limiter import Limiter, RateAccount
+from koderz.models.names import Rates
 from koderz.models.rates import RateLimit
 
 from .conftest import Clock

@@ -8,7 +8,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.models.anthropic import AnthropicWire
-from koderz.models.endpoints import Endpoint
+from koderz.models.names import Endpoint
 from koderz.models.ollama import OllamaWire
 from koderz.models.openai import OpenAIWire
 from koderz.types import Message, Sampling

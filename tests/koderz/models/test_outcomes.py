@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import FatalFault, Fault
-from koderz.models.outcomes import CODES, WORDS, outcome_of
+from koderz.models.faults import CODES, WORDS, outcome_of
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models

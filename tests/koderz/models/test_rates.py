@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from koderz.models.endpoints import Rates
+from koderz.models.names import Rates
 from koderz.models.rates import Booking, Bucket, Forecast, Levels, RateLimit, book, limits_in, settle
 
 REQUESTS, TOKENS = 0, 1

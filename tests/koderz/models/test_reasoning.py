@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from koderz.models.reasoning import SplitText, part
+from koderz.models.messages import SplitText, part
 
 
 @pytest.mark.parametrize(

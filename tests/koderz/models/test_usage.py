@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koderz.models.anthropic import AnthropicWire
-from koderz.models.endpoints import Endpoint
 from koderz.models.faults import LONGEST_WAIT, retry_after
-from koderz.models.names import is_another
+from koderz.models.names import Endpoint, is_another
 from koderz.models.ollama import OllamaWire
 from koderz.models.openai import OpenAIWire, ResponsesWire
 from koderz.models.wire import WireReply

@@ -15,12 +15,12 @@ import pytest
 
 from koderz.cli.progress import pulse_of
 from koderz.engines.local import LocalEngine
-from koderz.sandbox.exclusive import Exclusive
+from koderz.sandbox.calibration import Exclusive
 from tests.conftest import PATIENCE
 
 _PROCESS = """
 import asyncio, sys
-from koderz.sandbox.exclusive import Exclusive
+from koderz.sandbox.calibration import Exclusive
 
 async def measure():
     async with Exclusive(None, lambda text: print("waits", flush=True), {"XDG_STATE_HOME": sys.argv[1]})():

@@ -12,8 +12,8 @@ import pytest
 
 from koderz.models import Price
 from koderz.prompts import load_prompts
+from koderz.solvers.direct import zero_shot
 from koderz.solvers.iterative import IterativeOptions, cached_spec, iterative, keep_spec
-from koderz.solvers.zero_shot import zero_shot
 from koderz.testing import FakeModel, a_model
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import Run, begun, planned

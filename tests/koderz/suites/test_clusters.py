@@ -13,8 +13,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import SUITES
-from koderz.suites.clusters import linked
-from koderz.suites.suite import SuiteSource
+from koderz.suites.suite import SuiteSource, linked
 from koderz.systems.code.humaneval import HumanEval
 from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs
 from koderz.systems.long_context.options import OolongOptions

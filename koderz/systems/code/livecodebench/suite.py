@@ -26,8 +26,7 @@ from koderz.sandbox import Job
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
-from koderz.suites.dataset import Row, lines_of, opened, row_of_line
-from koderz.suites.keys import misspelt
+from koderz.suites.dataset import Row, lines_of, misspelt, opened, row_of_line
 from koderz.suites.suite import JudgeContext, ProgramSuite, Publication, SuiteSource
 from koderz.systems.code.options import RELEASES, TASKS, LiveCodeBenchOptions
 from koderz.systems.code.programs import FEEDBACK_CHARS, lesson_of

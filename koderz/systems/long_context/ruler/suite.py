@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.clusters import linked
 from koderz.suites.options import require_no_column
-from koderz.suites.suite import SuiteSource
+from koderz.suites.suite import SuiteSource, linked
 from koderz.suites.tokens import CHARS_A_TOKEN, Tokenizer, load_tokenizer, read_length
 from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe
 from koderz.systems.long_context.published import FileLine, file_lines

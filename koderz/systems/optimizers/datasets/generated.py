@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from koderz.suites.labels import Labels
 from koderz.suites.metrics import LabelMetric, Metric, NumberMetric
+from koderz.suites.scorers import Labels
 from koderz.systems.optimizers.datasets.cut import Piece, Preset, Texts
 from koderz.systems.optimizers.datasets.payload import SPLITS, Item
 

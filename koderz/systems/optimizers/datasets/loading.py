@@ -14,12 +14,11 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.settings.registry import digest_of_file, find_in_file, handed
 from koderz.suites import added_dataset
-from koderz.suites.choices import scalar
 from koderz.suites.dataset import Row
-from koderz.suites.labels import Labels
 from koderz.suites.metrics import LabelMetric, Metric, NumberMetric, OwnMetric, TextMetric
 from koderz.suites.options import require_no_column
-from koderz.suites.tables import KINDS, kind_of, placeholders, read_rows
+from koderz.suites.scorers import Labels
+from koderz.suites.tables import KINDS, kind_of, placeholders, read_rows, scalar
 from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
 from koderz.systems.optimizers.datasets.options import DatasetOptions

@@ -9,16 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 
-from koderz.suites.choices import (
-    arc_choice,
-    are_texts,
-    drawn_order,
-    listed,
-    scalar,
-    truthful_choice,
-)
 from koderz.suites.dataset import Row
-from koderz.suites.labels import Labels
 from koderz.suites.metrics import (
     Gradable,
     Graded,
@@ -29,7 +20,16 @@ from koderz.suites.metrics import (
     Unread,
 )
 from koderz.suites.reviews import json_object
+from koderz.suites.scorers import Labels
 from koderz.suites.suite import AskJudge, Publication
+from koderz.suites.tables import (
+    arc_choice,
+    are_texts,
+    drawn_order,
+    listed,
+    scalar,
+    truthful_choice,
+)
 from koderz.systems.optimizers.datasets.cut import Piece, Preset
 from koderz.systems.optimizers.datasets.payload import Item
 

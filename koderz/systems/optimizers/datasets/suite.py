@@ -15,10 +15,9 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
-from koderz.suites.clusters import linked
 from koderz.suites.matrix import Matrix
 from koderz.suites.metrics import OwnMetric
-from koderz.suites.suite import ExperimentContext, Publication, Suite, SuiteSource
+from koderz.suites.suite import ExperimentContext, Publication, Suite, SuiteSource, linked
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.loading import load_datasets, metric_of, write_rows

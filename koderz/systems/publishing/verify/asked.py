@@ -10,12 +10,11 @@ from msgspec import to_builtins
 
 from koderz.engines.resources import baseline_price
 from koderz.experiments.calls import Caller
-from koderz.experiments.lines import Ask, call_of, is_same_grade
-from koderz.experiments.recording import JUDGE_ASK
+from koderz.experiments.recording import JUDGE_ASK, Ask, call_of, is_same_grade
 from koderz.experiments.runner import ExperimentRunner
 from koderz.models import Model, ModelName, Price, parse_model_name
+from koderz.models.messages import part
 from koderz.models.names import foreign_provider
-from koderz.models.reasoning import part
 from koderz.plans.arms import opened_models
 from koderz.plans.plan import Identity, Plan
 from koderz.suites.options import SimulatedOptions

@@ -17,8 +17,7 @@ from koderz.engines.resources import shared_of
 from koderz.errors import Fault
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
-from koderz.experiments.lines import digest_of, reply_of
-from koderz.experiments.recording import JUDGE_ASK
+from koderz.experiments.recording import JUDGE_ASK, digest_of, reply_of
 from koderz.experiments.replay import Handles, NeedsCallError, Replaying
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Identity, Plan, needs_of

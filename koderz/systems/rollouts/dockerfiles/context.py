@@ -21,7 +21,7 @@ from typing import IO
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import Member, damage, decompressed, forget
-from koderz.suites.keys import misspelt
+from koderz.suites.dataset import misspelt
 from koderz.systems.workspaces.images.tree import copy_file, resolved
 
 _WILDCARDS = re.compile(r"[*?\[]")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from koderz.errors import KoderzError
-from koderz.suites.keys import meant
+from koderz.suites.dataset import meant
 
 INSTRUCTIONS = (
     *(

@@ -19,9 +19,8 @@ from typing import IO, Any, cast
 
 import orjson
 
-from koderz.analysis.conversation import chat_of, chat_reply
 from koderz.analysis.formats import Stories, folder_format
-from koderz.analysis.story import Story, agent_version, worker_of
+from koderz.analysis.story import Story, agent_version, chat_of, chat_reply, worker_of
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in
 from koderz.systems.rollouts.results.files import DOCUMENT, RolloutsDocument

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.analysis.conversation import shortened, told_reply, told_results
+from koderz.analysis.story import shortened, told_reply, told_results
 from koderz.cli.console import OutputOptions, counted, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import beside

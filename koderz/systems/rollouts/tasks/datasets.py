@@ -24,8 +24,7 @@ import orjson
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.settings.paths import cache_folder
-from koderz.suites.dataset import Row
-from koderz.suites.keys import meant, require_keys
+from koderz.suites.dataset import Row, meant, require_keys
 from koderz.suites.tables import kind_of
 from koderz.systems.rollouts.swebench import (
     DEPRECATED,

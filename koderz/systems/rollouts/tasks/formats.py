@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.suites.keys import require_keys
+from koderz.suites.dataset import require_keys
 from koderz.systems.rollouts.dockerfiles.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.environments.trees import shown_below
 from koderz.systems.rollouts.task import Repo, Rollout, Rubric, Verifier, with_digest

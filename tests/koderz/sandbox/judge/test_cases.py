@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from koderz.sandbox.judge import cases
-from koderz.sandbox.judge.clock import Overdue
+from koderz.sandbox.judge.findings import Overdue
 
 
 class Doubling(cases.Cases):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koderz.sandbox import Job
-from koderz.sandbox.judge.shares import parted
+from koderz.sandbox.judge.suite_tests import parted
 from tests.koderz.sandbox.conftest import Judges
 
 ASSERTS = """

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.meter import Meter, metered
 from koderz.sandbox.scratch import scratch
-from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
+from koderz.sandbox.workspace import Command, Ended, Image, Limits, Meter, Mount, metered
 from koderz.systems.modal.names import sandbox_cost
 from koderz.systems.modal.workspace import Modal
 from tests.conftest import PATIENCE, wait_for

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koderz.sandbox.exclusive import open_exclusive
+from koderz.sandbox.calibration import open_exclusive
 from koderz.systems.patches.checking import Unrecorded
 from koderz.systems.patches.judging import verdict_on
 from koderz.systems.patches.measuring.bench import Bench, Measured

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.experiments.lines import Answer, Ask
+from koderz.experiments.recording import Answer, Ask
 from koderz.experiments.replay import Handles
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity

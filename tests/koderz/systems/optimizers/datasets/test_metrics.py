@@ -10,9 +10,8 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.suites.dataset import Row
-from koderz.suites.labels import Labels
 from koderz.suites.metrics import Graded, LabelMetric, Metric, NumberMetric, OwnMetric, TextMetric, Unread, macro_f1
-from koderz.suites.scorers import levenshtein_ratio, number_in, rouge_l, squad_exact, squad_f1
+from koderz.suites.scorers import Labels, levenshtein_ratio, number_in, rouge_l, squad_exact, squad_f1
 from koderz.suites.tables import read_rows
 from koderz.systems.optimizers.datasets.payload import Item
 from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
