@@ -16,8 +16,7 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from koderz_tracker.causes import CAUSES, OTHER
-from koderz_tracker.errors import JournalError, KoderzError, StorageError
+from koderz_tracker.errors import CAUSES, OTHER, JournalError, KoderzError, StorageError
 
 __all__ = [
     "FatalFault",
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from traceback import FrameSummary
 
     from koderz_tracker.basis import Frame
-    from koderz_tracker.causes import Cause
+    from koderz_tracker.errors import Cause
 
 _MOST_FRAMES = 20
 _LONGEST = 200  # characters of a line or a name

@@ -1,14 +1,19 @@
-"""Standard streams that can't be used: closed ones are replaced, and what a full disk refuses doesn't end a run."""
+"""Standard streams that can't be used, and text of any origin made safe to show in a terminal.
+
+Closed streams are replaced, and what a full disk refuses doesn't end a run.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
 
 EXIT_UNSHOWN = 3
 
@@ -69,3 +74,21 @@ def exit_code(code: int, output: _Output) -> int:
         f"koderz: standard output can't be written ({output.problem}), so not all was shown\n"
     )
     return code or EXIT_UNSHOWN
+
+
+def plain(text: str) -> str:
+    """The text with every character that could steer a terminal made visible: control, format and bidi characters."""
+    if text.isprintable():
+        return text
+    return "".join(_visible(char) if steers(char) else char for char in text)
+
+
+def steers(char: str) -> bool:
+    """Whether a terminal might act on the character instead of showing it."""
+    if char in "\n\t" or char.isprintable():
+        return False
+    return unicodedata.category(char) != "Zs"  # spaces wider or narrower than usual are just spaces
+
+
+def _visible(char: str) -> str:
+    return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"

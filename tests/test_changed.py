@@ -13,7 +13,7 @@ chosen = runpy.run_path(str(ROOT / "scripts" / "changed.py"))["tests_of"]
 
 
 def test_changed_runs_tests_that_import_a_module_through_others() -> None:
-    tests = chosen(["tracker/clusters.py"])
+    tests = chosen(["tracker/results.py"])
     assert "tests/tracker/test_clusters.py" in tests
     assert "tests/koderz/analysis/test_comparison.py" in tests
     assert ALWAYS in tests

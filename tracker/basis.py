@@ -1,15 +1,43 @@
-"""Parts of lines of the journal: the basis of a plan, how its run stops, and what other lines are made of."""
+"""Parts of lines of the journal: kind and time, measures, the basis of a plan, and what other lines are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from koderz_tracker.errors import JournalError
+
+_PREFIX = b'{"kind":"'
+
+
+class _Other(Struct):
+    """The fields that a line of any kind has."""
+
+    kind: str
+    time: str
+
+
+def kind_of(line: bytes) -> str:
+    """The kind of a journal line; "" if it is no such line.
+
+    As koderz writes lines, it is found without parsing the rest.
+    """
+    if line.startswith(_PREFIX):
+        return line[len(_PREFIX) : line.find(b'"', len(_PREFIX))].decode("ascii", "replace")
+    try:  # another program may have put blanks between, or its keys in another order
+        return msgspec.json.decode(line, type=_Other).kind
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def time_of(line: bytes) -> str:
+    """The time at which a line was written, for lines of unknown kinds too."""
+    return msgspec.json.decode(line, type=_Other).time
+
 
 T = TypeVar("T")
 
@@ -180,3 +208,42 @@ def converted(value: Any, kind: type[T]) -> T:
         return msgspec.convert(value, kind, from_attributes=True)
     except msgspec.ValidationError as error:
         raise JournalError(f"the plan's details can't be read: {error}") from None
+
+
+TIMES = "times"
+"""The unit of ratios, whose mean is the geometric one."""
+
+
+class Measure(Struct, frozen=True):
+    """A quantity by which experiments are compared besides success: their score, or a metric by its name."""
+
+    name: str
+    direction: Literal["higher", "lower"]  # which is better
+    unit: str = ""
+    two_valued: bool = False  # only ever 0 or 1
+    # empty: geometric of TIMES, else arithmetic
+    average: Literal["", "arithmetic", "geometric", "median"] = ""
+    # of its values; None: of a share 0 and 1, else unknown
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def averaged(self) -> str:
+        """The kind of average for the measure's values: "arithmetic", "geometric" or "median"."""
+        return self.average or ("geometric" if self.unit == TIMES else "arithmetic")
+
+
+PASSES = "success"
+"""The measure `success`, which every run has."""
+
+
+class Headline(Struct, frozen=True):
+    """The figure that stands for an arm in lists and titles, and other settings of its system's runs."""
+
+    measure: str = PASSES  # that, or a measure that the suite declares
+    # what is said of experiments that pass; empty: they neither pass nor fail
+    passed: str = "passed"
+    panels: Sequence[str] | None = None  # of the report; None: all
+
+
+PASSING = Headline()
+"""The headline of runs whose suite declares none."""

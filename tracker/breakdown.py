@@ -11,7 +11,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from koderz_tracker.clusters import (
+from koderz_tracker.rates import SHARE, mean_interval, rate_interval, success_interval
+from koderz_tracker.records import Measure
+from koderz_tracker.results import (
     Clusters,
     clusters_in,
     clusters_of,
@@ -19,9 +21,7 @@ from koderz_tracker.clusters import (
     interval_in,
     members,
 )
-from koderz_tracker.rates import SHARE, mean_interval, rate_interval, success_interval
-from koderz_tracker.records import Measure
-from koderz_tracker.sequences import SettledOrder, interval_along, rate_along
+from koderz_tracker.sequential import SettledOrder, interval_along, rate_along
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Plan

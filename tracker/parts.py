@@ -1,4 +1,4 @@
-"""Parts of a summary that a suite or a solver owns; the plan names them."""
+"""Parts of a summary that a suite or a solver owns; the plan names them. One is for all: `calibration`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from koderz_tracker.records import Fault, Plan, Record
     from koderz_tracker.results import Result
 
+
 _T = TypeVar("_T")
 
-KNOWN = {"calibration": "koderz_tracker.calibration:CALIBRATION"}
+KNOWN = {"calibration": "koderz_tracker.parts:CALIBRATION"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +171,46 @@ def from_parts(plan: Plan, ask: Callable[[Part], Iterable[_T]]) -> list[_T]:
         with suppress(Exception):
             found += [*ask(part_of(name))]
     return found
+
+
+_BIN = 100  # answers
+
+
+class Calibration(Part):
+    """The summary's key `calibration`."""
+
+    def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:  # noqa: ARG002
+        """For each arm with stated confidences: the calibration error in points and the number of answers."""
+        found: dict[str, Any] = {}
+        for arm, of_arm in results.items():
+            pairs = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
+            claimed = [
+                (confidence, success) for confidence, success in pairs if confidence is not None
+            ]
+            if claimed:
+                found[arm] = {
+                    "error": calibration_error(claimed),
+                    "answers": len(claimed),
+                    "bins": "all",
+                }
+        return found
+
+
+def calibration_error(answers: Sequence[tuple[float, bool]]) -> float:
+    """The calibration error in points: root mean square of stated confidence (per cent) less the share that is right.
+
+    After Hendrycks et al., as BrowseComp-Plus has it: by bins of 100 in order of confidence, the last one stretched to
+    the end. All bins count, unlike in its own loop, which leaves out the last one and so has 0 for fewer than 200.
+    """
+    ranked = sorted(answers)
+    starts = range(0, max(_BIN, len(ranked) - len(ranked) % _BIN), _BIN)
+    total = 0.0
+    for start in starts:
+        members = ranked[start:] if start == starts[-1] else ranked[start : start + _BIN]
+        claimed = sum(confidence for confidence, _ in members) / len(members)
+        right = 100 * sum(correct for _, correct in members) / len(members)
+        total += len(members) / len(ranked) * (claimed - right) ** 2
+    return float(total**0.5)
+
+
+CALIBRATION = Calibration()

@@ -11,11 +11,14 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from koderz_tracker.basis import PASSES as PASSES
 from koderz_tracker.basis import Arm as Arm
 from koderz_tracker.basis import Basis as Basis
 from koderz_tracker.basis import Blob as Blob
 from koderz_tracker.basis import Cell as Cell
 from koderz_tracker.basis import Frame as Frame
+from koderz_tracker.basis import Headline as Headline
+from koderz_tracker.basis import Measure as Measure
 from koderz_tracker.basis import MemoryMoment as MemoryMoment
 from koderz_tracker.basis import Reused as Reused
 from koderz_tracker.basis import SolverAbout as SolverAbout
@@ -24,14 +27,10 @@ from koderz_tracker.basis import Text as Text
 from koderz_tracker.basis import UntilDecided as UntilDecided
 from koderz_tracker.basis import Use as Use
 from koderz_tracker.basis import Whole as Whole
+from koderz_tracker.basis import kind_of as kind_of
 from koderz_tracker.basis import now as now
-from koderz_tracker.causes import cause_of
-from koderz_tracker.errors import JournalError
-from koderz_tracker.lines import kind_of as kind_of
-from koderz_tracker.lines import time_of as time_of
-from koderz_tracker.measures import PASSES as PASSES
-from koderz_tracker.measures import Headline as Headline
-from koderz_tracker.measures import Measure as Measure
+from koderz_tracker.basis import time_of as time_of
+from koderz_tracker.errors import JournalError, cause_of
 
 SCHEMA_VERSION = 1
 

@@ -13,22 +13,19 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from koderz_tracker.basis import UntilDecided
-from koderz_tracker.batches import told_batches
+from koderz_tracker.basis import PASSING, UntilDecided
 from koderz_tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
-from koderz_tracker.clusters import (
-    ChanceEstimate,
-    clusters_in,
-    clusters_of,
-    count_of,
-    interval_in,
-    pass_hat_k_of,
-)
-from koderz_tracker.decisions import decisions_in, told_decisions
 from koderz_tracker.index import load_index, read_records, read_spans
 from koderz_tracker.journal import NAME
-from koderz_tracker.measures import PASSING
-from koderz_tracker.outline import Outline, active_seconds, last_finished, with_calibrations
+from koderz_tracker.outline import (
+    Outline,
+    active_seconds,
+    decisions_in,
+    last_finished,
+    told_batches,
+    told_decisions,
+    with_calibrations,
+)
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
 from koderz_tracker.records import (
@@ -42,10 +39,23 @@ from koderz_tracker.records import (
     Record,
     time_of,
 )
-from koderz_tracker.results import ANSWER, Result, Truncated, UnreadAnswers, told_ends, untold
+from koderz_tracker.results import (
+    ANSWER,
+    ChanceEstimate,
+    Result,
+    Truncated,
+    UnreadAnswers,
+    clusters_in,
+    clusters_of,
+    count_of,
+    interval_in,
+    pass_hat_k_of,
+    told_ends,
+    untold,
+)
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
-from koderz_tracker.sequences import (
+from koderz_tracker.sequential import (
     chances_along,
     rate_along,
     settled_orders,

@@ -21,7 +21,7 @@ from koderz_tracker.index import (
     read_records,
     tell,
 )
-from koderz_tracker.journal import NAME, Journal
+from koderz_tracker.journal import FAULTED, JUDGED, NAME, PASSED, Journal, Tally, outcome_of
 from koderz_tracker.messages import share_messages
 from koderz_tracker.privacy import Privacy, shown
 from koderz_tracker.records import (
@@ -36,7 +36,6 @@ from koderz_tracker.records import (
     Resumed,
 )
 from koderz_tracker.runs import create_run, lock_run, read_plan
-from koderz_tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

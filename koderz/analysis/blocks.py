@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from koderz_tracker.terminals import plain
+from koderz.streams import plain
 
 
 @dataclass(frozen=True, slots=True)

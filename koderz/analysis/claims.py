@@ -18,7 +18,6 @@ from koderz.analysis.questions import Answer, compared
 from koderz.analysis.runs import Run
 from koderz.analysis.sequential import sentence as decision_in_words
 from koderz.errors import KoderzError
-from koderz_tracker.decisions import each_of
 from koderz_tracker.memory.claims import (
     EVENT,
     TAG,
@@ -34,6 +33,7 @@ from koderz_tracker.memory.claims import (
 )
 from koderz_tracker.memory.memories import Draft, InvalidMemory, Memory
 from koderz_tracker.memory.store import Store
+from koderz_tracker.outline import each_of
 
 _OF_JUDGES = ("roles", "role_options", "scorer", "rubric")  # settings by which a model judges
 DECIDED = "koderz decide"

@@ -23,7 +23,7 @@ from koderz_tracker.breakdown import mean_of
 from koderz_tracker.rates import WILSON, beta_quantile, wilson
 from koderz_tracker.records import Measure
 from koderz_tracker.results import Result
-from koderz_tracker.sequences import STOPS
+from koderz_tracker.sequential import STOPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,12 @@ from koderz.analysis.story import Experiments, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
 from koderz.settings.systems import names_of
+from koderz.streams import plain
 from koderz_tracker.blobs import read_data
 from koderz_tracker.records import Attempt, Fault, Plan
 from koderz_tracker.results import Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.summary import Summary
-from koderz_tracker.terminals import plain
 
 Row = Mapping[str, Any]
 Format = Literal["csv", "parquet", "jsonl", "md", "md-wide"]

@@ -18,9 +18,9 @@ from koderz.analysis.pairs import Side, match
 from koderz.analysis.runs import GOING, Run
 from koderz.analysis.statistics import p_text
 from koderz.errors import KoderzError
-from koderz_tracker.clusters import clusters_of, pass_at_k_in, pass_hat_k_in
 from koderz_tracker.rates import is_share, pass_at_k
 from koderz_tracker.records import Measure
+from koderz_tracker.results import clusters_of, pass_at_k_in, pass_hat_k_in
 
 _FEW_ALARMS = 0.05
 

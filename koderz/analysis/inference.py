@@ -11,9 +11,9 @@ from statistics import fmean
 from koderz.analysis import intervals, sequential, statistics
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Kind, Matched, Values
-from koderz_tracker.clusters import members, method_in, no_interval
-from koderz_tracker.measures import TIMES
+from koderz_tracker.basis import TIMES
 from koderz_tracker.rates import effective_size, freedom_of
+from koderz_tracker.results import members, method_in, no_interval
 
 BOOTSTRAP = "BCa bootstrap of tasks"
 CUT = "cut at 0 to agree with the test"

@@ -18,7 +18,7 @@ from koderz_tracker.memory.memories import InvalidMemory, Memory, choose, moment
 from koderz_tracker.memory.store import Filter, Store
 from koderz_tracker.results import Result
 from koderz_tracker.runs import RUN_ID, named
-from koderz_tracker.sequences import settled_order
+from koderz_tracker.sequential import settled_order
 from koderz_tracker.summary import ArmResults, Summary, figures, missing_of
 
 OUTCOMES = ("passed", "failed", "timeout", "error", FAULT)

@@ -24,10 +24,9 @@ from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
 from koderz.types import NOBODY
 from koderz_tracker.breakdown import Mean, mean_of
-from koderz_tracker.clusters import Clusters, clusters_of, count_of
 from koderz_tracker.records import PASSES, Measure
-from koderz_tracker.results import Result
-from koderz_tracker.sequences import SettledOrder, settled_order
+from koderz_tracker.results import Clusters, Result, clusters_of, count_of
+from koderz_tracker.sequential import SettledOrder, settled_order
 from koderz_tracker.summary import Figures, compare_modes, figures
 
 _Side = TypeVar("_Side", bound="Side")

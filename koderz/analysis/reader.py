@@ -15,16 +15,15 @@ from msgspec.structs import asdict, replace
 
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
-from koderz_tracker.basis import UntilDecided, Whole, check_settings
+from koderz_tracker.basis import PASSING, UntilDecided, Whole, check_settings
 from koderz_tracker.breakdown import Slice
-from koderz_tracker.causes import cause_of
-from koderz_tracker.decisions import check_told
+from koderz_tracker.errors import cause_of
 from koderz_tracker.files import MB, open_own, read_all
 from koderz_tracker.journal import NAME
-from koderz_tracker.measures import PASSING
+from koderz_tracker.outline import check_told
 from koderz_tracker.records import SCHEMA_VERSION, Headline, Measure
 from koderz_tracker.results import UNSAID, Result
-from koderz_tracker.sequences import SettledOrder, settled_order
+from koderz_tracker.sequential import SettledOrder, settled_order
 from koderz_tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures, missing_of
 
 _TOLERANCE = 0.06  # points: older files round their rates

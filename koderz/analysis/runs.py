@@ -16,8 +16,8 @@ from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
 from koderz.settings.toml import results_folder
-from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
+from koderz_tracker.outline import is_decided, stopped_early, went_on
 from koderz_tracker.results import untold
 from koderz_tracker.runs import RUN_ID, is_locked, named, require_own, run_folders
 from koderz_tracker.summary import Summary, missing_of, summarize

@@ -14,12 +14,11 @@ from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Matched, Side, match
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import bounds_of
-from koderz_tracker.clusters import members, method_in
-from koderz_tracker.decisions import Told, each_of, stopped_early, went_on
+from koderz_tracker.outline import Told, each_of, stopped_early, went_on
 from koderz_tracker.rates import SHARE
 from koderz_tracker.records import PASSES, Measure
-from koderz_tracker.sequences import weights_of
-from koderz_tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence
+from koderz_tracker.results import members, method_in
+from koderz_tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence, weights_of
 from koderz_tracker.stopping import OpenDecision, StoppingRule, path_of
 
 if TYPE_CHECKING:

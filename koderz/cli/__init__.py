@@ -14,8 +14,8 @@ from koderz.cli.groups import LazyGroup
 from koderz.errors import KoderzError
 from koderz.interruption import EXIT_INTERRUPTED
 from koderz.settings.systems import own_systems
+from koderz.streams import plain
 from koderz_tracker.registry import systems_of_others
-from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context

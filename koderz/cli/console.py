@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from koderz.errors import StorageError
-from koderz_tracker.terminals import plain, steers
+from koderz.streams import plain, steers
 
 LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
 

@@ -50,7 +50,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.engines.sources import EVERYTHING, Scope
 from koderz.errors import KoderzError
-from koderz_tracker.causes import CAUSES
+from koderz_tracker.errors import CAUSES
 
 if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen

@@ -17,7 +17,7 @@ from koderz.cli.progress import batch_lines
 from koderz.engines.sources import schema_of, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
-from koderz_tracker.causes import TASK, cause_counts
+from koderz_tracker.errors import TASK, cause_counts
 from koderz_tracker.records import Measure
 from koderz_tracker.results import told_reuse, untold
 from koderz_tracker.runs import read_plan

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
 from koderz.runs.observer import SessionView, beside
-from koderz_tracker.batches import ENDED, batches_in
-from koderz_tracker.measures import PASSING
+from koderz_tracker.basis import PASSING
+from koderz_tracker.journal import Tally
+from koderz_tracker.outline import ENDED, batches_in
 from koderz_tracker.parts import completes
 from koderz_tracker.records import Plan
-from koderz_tracker.tally import Tally
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -10,7 +10,7 @@ from koderz.cli.console import OutputOptions, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.systems import added, names_of
 from koderz.types import MAIN, TIME
-from koderz_tracker.causes import TASK
+from koderz_tracker.errors import TASK
 from koderz_tracker.records import PASSES
 from koderz_tracker.registry import Extensible
 from koderz_tracker.results import told_reuse

@@ -28,8 +28,8 @@ from koderz.cli.gates import Demands
 from koderz.errors import KoderzError
 from koderz.runs.observer import SessionView
 from koderz.settings.options import without_effect
+from koderz.streams import plain
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
-from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.analysis.blocks import Block

@@ -25,9 +25,9 @@ from koderz.runs.sinks import (
     sync_runs,
 )
 from koderz.settings.schema import OF_SINKS
+from koderz.streams import plain
 from koderz_tracker.sinks import JSON
 from koderz_tracker.sinks.process import Status, Watch
-from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.runs.session import SessionResult

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import say_all
-from koderz_tracker.terminals import plain
+from koderz.streams import plain
 
 # characters of a word that is kept whole: as many as a run's id has, or else fewer
 _WHOLE = (30, 20, 16)

@@ -24,9 +24,9 @@ from koderz.cli.flags import Results
 from koderz.errors import KoderzError, Unreachable
 from koderz.settings.installation import dependency_command
 from koderz_tracker.runs import read_plan, run_folders
-from koderz_tracker.sinks.mlflow.outbox import page_of
 from koderz_tracker.sinks.mlflow.target import (
     is_server,
+    page_of,
     store_file,
     target_of,
     tracking_uri,

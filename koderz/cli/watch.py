@@ -18,7 +18,7 @@ from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.runs.observer import Steps
 from koderz.runs.resume import find_anywhere
-from koderz_tracker.follow import Follower
+from koderz_tracker.journal import Follower
 from koderz_tracker.runs import is_locked, read_plan
 
 if TYPE_CHECKING:

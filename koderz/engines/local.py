@@ -26,7 +26,7 @@ from koderz.settings.requests import ALL_AT_ONCE, BatchOptions
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import NEEDED
 from koderz.types import JUDGE, MAIN, NOBODY, PRIVACY
-from koderz_tracker.batches import answered_in, batches_in
+from koderz_tracker.outline import answered_in, batches_in
 
 if TYPE_CHECKING:
     from koderz.models import Model

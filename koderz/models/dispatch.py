@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from koderz.models.batches import BatchApi, BatchLines, BatchStatus
     from koderz.settings.requests import BatchOptions
-    from koderz_tracker.batches import LineOfBatch
+    from koderz_tracker.outline import LineOfBatch
 
 T = TypeVar("T")
 

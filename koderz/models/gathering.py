@@ -21,7 +21,7 @@ from koderz.errors import RunStopped
 from koderz.models.batches import BatchLines
 from koderz.models.dispatch import LOST, Dispatcher, SentBatch
 from koderz.models.wire import encode
-from koderz_tracker.batches import ENDED, FREED, LineOfBatch, lines_of
+from koderz_tracker.outline import ENDED, FREED, LineOfBatch, lines_of
 from koderz_tracker.records import Batch
 
 if TYPE_CHECKING:

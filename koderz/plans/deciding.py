@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from koderz.errors import KoderzError
 from koderz.settings.options import flag_of
 from koderz.settings.schema import FIRST_ARM, Settings
-from koderz_tracker.basis import UntilDecided
+from koderz_tracker.basis import PASSES, PASSING, Measure, UntilDecided
 from koderz_tracker.breakdown import bounds_of
-from koderz_tracker.clusters import clusters_in, members
-from koderz_tracker.measures import PASSES, PASSING, Measure
 from koderz_tracker.rates import SHARE, Interval
 from koderz_tracker.records import Plan
+from koderz_tracker.results import clusters_in, members
 from koderz_tracker.stopping import FEWEST
 
 

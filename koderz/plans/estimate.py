@@ -12,8 +12,8 @@ from koderz.models import Price
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
 from koderz.types import JUDGE, MAIN, Expected, Task
-from koderz_tracker.clusters import clusters_in, members
 from koderz_tracker.messages import text_of
+from koderz_tracker.results import clusters_in, members
 from koderz_tracker.stopping import tasks_needed
 
 _CHARS_A_TOKEN = 4

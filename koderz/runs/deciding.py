@@ -13,11 +13,11 @@ from statistics import fmean
 from koderz.plans.deciding import bounds_in, compared_arms
 from koderz.plans.plan import Identity, Plan
 from koderz_tracker.basis import UntilDecided
-from koderz_tracker.clusters import clusters_in, members
 from koderz_tracker.index import CODES, experiment_number, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.rates import Interval
 from koderz_tracker.records import PASSES, Decision, Experiment, Fault, Record
+from koderz_tracker.results import clusters_in, members
 from koderz_tracker.sequential import SEQUENCE, as_e_value
 from koderz_tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of
 

@@ -26,8 +26,8 @@ from koderz.settings.schema import Settings
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker import records
-from koderz_tracker.causes import CAUSES
-from koderz_tracker.decisions import are_decided, cut_short, decisions_in
+from koderz_tracker.errors import CAUSES
+from koderz_tracker.outline import are_decided, cut_short, decisions_in
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan, refuse_log
 from koderz_tracker.scrubber import fits

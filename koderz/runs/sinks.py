@@ -24,11 +24,9 @@ from koderz_tracker.records import Record
 from koderz_tracker.runs import find_run, is_locked, run_folders
 from koderz_tracker.scrubber import secret_variables
 from koderz_tracker.sinks import JSON, KNOWN, SinkDown
-from koderz_tracker.sinks.feeder import HUNG
-from koderz_tracker.sinks.jobs import Job
+from koderz_tracker.sinks.feeder import HUNG, Job, Projection, SinkBusy, is_level, start_again
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.sinks.process import SinkProcess, Submission, Watch
-from koderz_tracker.sinks.projection import Projection, SinkBusy, is_level, start_again
 from koderz_tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
 from koderz_tracker.summary import Summary
 

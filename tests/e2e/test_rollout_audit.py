@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.systems.rollouts.checking.exploits import corpus
+from koderz.systems.rollouts.checking.audit import corpus
 from tests.conftest import Shell
 from tests.koderz.systems.rollouts.hand_made import hand_made
 

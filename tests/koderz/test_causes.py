@@ -14,7 +14,7 @@ from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.recording import Divergence
 from koderz.experiments.replay import NeedsCallError
 from koderz.suites.references import ReferenceFault
-from koderz_tracker.causes import CAUSES, Cause, cause_of
+from koderz_tracker.errors import CAUSES, Cause, cause_of
 from koderz_tracker.records import Fault as FaultRecord
 from koderz_tracker.records import decode, encode
 from tests.conftest import Shell

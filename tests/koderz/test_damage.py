@@ -19,9 +19,8 @@ from koderz.plans.plan import Plan
 from koderz.testing import a_model
 from koderz.types import Message, Sampling
 from koderz_tracker.errors import JournalError
-from koderz_tracker.follow import Follower
 from koderz_tracker.index import DAMAGED, index_path, load_index, read, read_records
-from koderz_tracker.journal import NAME
+from koderz_tracker.journal import NAME, Follower
 from koderz_tracker.merge import repair
 from koderz_tracker.records import Call, Experiment, Record
 from koderz_tracker.runs import read_plan

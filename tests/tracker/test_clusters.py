@@ -10,9 +10,9 @@ import pytest
 from koderz.analysis.reader import read_summary
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.breakdown import mean_of
-from koderz_tracker.clusters import count_of, grouped, members, pass_at_k_in
 from koderz_tracker.rates import pass_at_k_interval
 from koderz_tracker.records import Measure
+from koderz_tracker.results import count_of, grouped, members, pass_at_k_in
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.summary import Figures, figures, summarize
 from tests.tracker.builders import judged

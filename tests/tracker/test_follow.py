@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from koderz.testing import a_journal, a_plan
-from koderz_tracker.follow import Follower
-from koderz_tracker.journal import NAME
+from koderz_tracker.journal import NAME, Follower
 from koderz_tracker.records import Finished, Record, Resumed, encode
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, fault, judged

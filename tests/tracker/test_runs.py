@@ -15,7 +15,7 @@ from koderz_tracker.errors import JournalError, KoderzError
 from koderz_tracker.files import write_whole
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import create_run, find_run, is_locked, lock_run, read_plan, run_folders
-from koderz_tracker.sinks.projection import hold
+from koderz_tracker.sinks.feeder import hold
 from koderz_tracker.tracker import Tracker
 from tests.tracker import builders
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import betaln
 
-from koderz_tracker.sequences import SettledOrder, rate_along
-from koderz_tracker.sequential import ConfidenceSequence, Evidence, sequence
+from koderz_tracker.sequential import ConfidenceSequence, Evidence, SettledOrder, rate_along, sequence
 from tests.tracker.paths import most_evidence, parting, sampled
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.basis import UntilDecided
-from koderz_tracker.decisions import is_decided, stopped_early, went_on
+from koderz_tracker.outline import is_decided, stopped_early, went_on
 from koderz_tracker.records import Decision, Finished
 from koderz_tracker.results import Result
-from koderz_tracker.sequences import STOPS, settled_order, without_intervals
+from koderz_tracker.sequential import STOPS, settled_order, without_intervals
 from koderz_tracker.sinks.mlflow.run import figures_file
 from koderz_tracker.summary import Summary, summarize
 from tests.tracker import builders

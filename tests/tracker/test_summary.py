@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from koderz.testing import a_journal, a_plan
+from koderz_tracker.basis import TIMES
 from koderz_tracker.errors import JournalError
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
-from koderz_tracker.measures import TIMES
 from koderz_tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass_at_k_of, success_interval, wilson
 from koderz_tracker.records import Fault, Finished, Measure, Plan, Record, Resumed
 from koderz_tracker.sinks.json import encode_summary

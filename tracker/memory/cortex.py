@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import orjson
 
 from koderz_tracker.files import refuse_linked_database
-from koderz_tracker.memory import maintenance, sql
+from koderz_tracker.memory import database, maintenance
 from koderz_tracker.memory.claims import PREFIX, marked
 from koderz_tracker.memory.detail import lesson_of
 from koderz_tracker.memory.memories import (
@@ -394,7 +394,7 @@ class Cortex:
             int(simulated),
             _CONSIDERED,
         )
-        newest = [as_memory(row) for row in self._store.rows(sql.LESSONS, which)]
+        newest = [as_memory(row) for row in self._store.rows(database.LESSONS, which)]
         found = newest if same_task else by_likeness(newest, statement)
         return list(dict.fromkeys(str(memory.metadata.get("lesson")) for memory in found))[
             :_LESSONS
@@ -424,7 +424,7 @@ class Cortex:
     @_threaded
     def start_session(self, project: str | None = None) -> dict[str, Any]:
         """Begins a session of work: returns its id, and the context to begin with."""
-        id = self._store.run(sql.START_SESSION, (project, now()))
+        id = self._store.run(database.START_SESSION, (project, now()))
         return {
             "session_id": id,
             "project": project,
@@ -434,7 +434,7 @@ class Cortex:
     @_threaded
     def end_session(self, session_id: int, summary: str | None = None) -> dict[str, Any]:
         """Ends a session and stores its summary as a memory. Raises InvalidMemory if there is no such session."""
-        rows = self._store.rows(sql.SESSION, (session_id,))
+        rows = self._store.rows(database.SESSION, (session_id,))
         if not rows:
             raise InvalidMemory(f"there is no session {session_id}")
         ((project, started),) = rows
@@ -451,7 +451,7 @@ class Cortex:
                 metadata={"started_at": started, "ended_at": ended},
             )
             (remembered,) = self._store.remember([draft])
-        self._store.run(sql.END_SESSION, (ended, summary, session_id))
+        self._store.run(database.END_SESSION, (ended, summary, session_id))
         return {
             "session_id": session_id,
             "started_at": started,

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from koderz_tracker.memory import sql
+from koderz_tracker.memory import database
 from koderz_tracker.memory.database import StoreDamaged, StoreDown
 from koderz_tracker.memory.memories import InvalidMemory, Memory, as_memory, draft_of
 from koderz_tracker.memory.search import decayed_salience, folded, holds, words_of
@@ -75,7 +75,7 @@ def _is_everything(store: Store, wanted: Filter, free: Sequence[Memory]) -> bool
 def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
     """Merges memories of equal content and tidies the text index; in a dry run lists them."""
     groups = []
-    for (ids,) in store.rows(sql.DUPLICATES):
+    for (ids,) in store.rows(database.DUPLICATES):
         alike = [memory for id in sorted(map(int, ids.split(","))) if (memory := store.get(id))]
         group = [memory for memory in alike if not memory.is_protected]
         if len(group) > 1:
@@ -84,7 +84,7 @@ def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
         for first, *others in groups:
             tags = dict.fromkeys(tag for memory in (first, *others) for tag in memory.tags)
             store.replace(first, others, list(tags))
-        store.run(sql.OPTIMIZE_TEXT)
+        store.run(database.OPTIMIZE_TEXT)
     merged = [
         {"kept": first.id, "title": first.title, "merged": [m.id for m in others]}
         for first, *others in groups
@@ -102,21 +102,21 @@ def stats(store: Store, project: str | None = None) -> dict[str, Any]:
     Where nobody may write, tags of the very newest memories, at most 256, aren't counted yet.
     """
     store.index_newest()
-    total, oldest, newest, salience = store.rows(sql.TOTALS, (project,))[0]
+    total, oldest, newest, salience = store.rows(database.TOTALS, (project,))[0]
     counts = {
-        f"by_{column}": dict(store.rows(sql.COUNTS.format(column=column), (project,)))
+        f"by_{column}": dict(store.rows(database.COUNTS.format(column=column), (project,)))
         for column in ("category", "type", "importance", "project")
     }
     counts["by_project"] = {name or "": n for name, n in counts["by_project"].items()}
     return {
         "path": str(store.path),
         "bytes": sum(path.stat().st_size for path in _files(store.path)),
-        "schema": len(sql.MIGRATIONS),
+        "schema": len(database.MIGRATIONS),
         "total": total,
         **counts,
         "average_salience": round(salience, 4) if salience is not None else None,
-        "tags": store.rows(sql.TAG_TOTAL)[0][0],
-        "common_tags": dict(store.rows(sql.COMMON_TAGS)),
+        "tags": store.rows(database.TAG_TOTAL)[0][0],
+        "common_tags": dict(store.rows(database.COMMON_TAGS)),
         "oldest": oldest,
         "newest": newest,
     }
@@ -170,7 +170,7 @@ def _readable(path: Path) -> list[Memory]:
             connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
             try:
                 for row in connection.execute(
-                    sql.select(0, "", newest_first=direction == "DESC"), (-1,)
+                    database.select(0, "", newest_first=direction == "DESC"), (-1,)
                 ):
                     with suppress(StoreDamaged):
                         memory = as_memory(row)

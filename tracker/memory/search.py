@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from koderz_tracker.memory import sql
+from koderz_tracker.memory import database
 from koderz_tracker.memory.detail import about_of, apart, happened_in, name_of, statement_of
 from koderz_tracker.memory.memories import Memory
 from koderz_tracker.memory.store import Filter, Narrowed, Store
@@ -121,7 +121,7 @@ def search(
     ranks: Ranks = {}
     with store.snapshot():
         unknown = [word for word in asked if word not in _STOP_WORDS and not _hits(store, word)]
-        things = int(store.rows(sql.LAST_THING)[0][0])
+        things = int(store.rows(database.LAST_THING)[0][0])
         is_lost = len(unknown) == sum(word not in _STOP_WORDS for word in asked)
         share = _AT_ALL if is_lost else _ALIKE
         spelled = {
@@ -143,7 +143,9 @@ def search(
                 }
                 relevance = fused(ranks.values())
             names = [name for name in query.split() if name.isprintable()]
-            if named := {thing for name in names for (thing,) in store.rows(sql.NAMED, (name,))}:
+            if named := {
+                thing for name in names for (thing,) in store.rows(database.NAMED, (name,))
+            }:
                 relevance = {
                     **{thing: share / 2 for thing, share in relevance.items()},
                     **dict.fromkeys(named, 1.0),
@@ -198,7 +200,7 @@ def _why(
         word: [
             place
             for place in ("about", "content")
-            if store.rows(sql.HELD, (name_of(hit.memory), _quoted(word, place)))
+            if store.rows(database.HELD, (name_of(hit.memory), _quoted(word, place)))
         ]
         for word in words
     }
@@ -207,7 +209,7 @@ def _why(
         "relevance": round(hit.score / _faded(salience, salient), 4),
         "salience": round(salience, 4),
     }
-    thing = next((id for (id,) in store.rows(sql.THING, (name_of(hit.memory),))), 0)
+    thing = next((id for (id,) in store.rows(database.THING, (name_of(hit.memory),))), 0)
     return told | (
         {"ranks": {name: among.get(thing) for name, among in ranks.items()}} if ranks else {}
     )
@@ -252,18 +254,22 @@ def by_likeness(memories: Sequence[Memory], statement: str) -> list[Memory]:
         distinct.setdefault(name_of(memory), memory)
     found = [*distinct.values()]
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute(sql.LIKENESS)
+        connection.execute(database.LIKENESS)
         connection.executemany(
-            sql.LIKE, ((at, about_of(memory)) for at, memory in enumerate(found))
+            database.LIKE, ((at, about_of(memory)) for at, memory in enumerate(found))
         )
         said = [
             word
             for word in words_of(apart(statement_of(statement)), _SAID)
             if word not in _STOP_WORDS
         ]
-        held = {word: connection.execute(sql.HOLD, (_quoted(word),)).fetchone()[0] for word in said}
+        held = {
+            word: connection.execute(database.HOLD, (_quoted(word),)).fetchone()[0] for word in said
+        }
         query = " OR ".join(_quoted(word) for word, n in held.items() if n * 2 <= len(found))
-        alike = [row[0] for row in connection.execute(sql.MOST_ALIKE, (query,))] if query else []
+        alike = (
+            [row[0] for row in connection.execute(database.MOST_ALIKE, (query,))] if query else []
+        )
     return [found[at] for at in dict.fromkeys([*alike, *range(len(found))])]
 
 
@@ -298,11 +304,11 @@ def _by_text(
     if not rare:
         query = " AND ".join(map(_quoted, known))
         newest = store.rows(
-            sql.NEWEST_MATCHES.format(narrowed=condition), (query, *values, _FADING)
+            database.NEWEST_MATCHES.format(narrowed=condition), (query, *values, _FADING)
         )
         return {thing: 1.0 for (thing,) in newest}, "newest"
     query = " OR ".join(map(_quoted, rare))
-    rows = store.rows(sql.MATCHES.format(narrowed=condition), (query, *values, _FADING))
+    rows = store.rows(database.MATCHES.format(narrowed=condition), (query, *values, _FADING))
     return {thing: rank / rows[0][1] for thing, rank in rows}, "full"
 
 
@@ -312,7 +318,7 @@ def _collapsed(
     """One hit a thing: the newest of its memories that fit, with their number, and the best of them."""
     cells: defaultdict[int, list[_Cell]] = defaultdict(list)
     things = ", ".join(map(str, relevance))
-    for thing, *cell in store.rows(*narrowed.query(sql.TRIED, f"c.thing IN ({things})")):
+    for thing, *cell in store.rows(*narrowed.query(database.TRIED, f"c.thing IN ({things})")):
         cells[thing].append(_Cell(*cell))
     for thing, among in cells.items():
         newest, best = (
@@ -320,9 +326,11 @@ def _collapsed(
             max(among, key=lambda cell: cell.merit),
         )
         ((id,),) = store.rows(
-            *narrowed.query(sql.NEWEST_TRIAL, f"c.id = {newest.id}", newest.newest)
+            *narrowed.query(database.NEWEST_TRIAL, f"c.id = {newest.id}", newest.newest)
         )
-        ((best_id,),) = store.rows(*narrowed.query(sql.BEST_TRIAL, f"c.id = {best.id}", best.best))
+        ((best_id,),) = store.rows(
+            *narrowed.query(database.BEST_TRIAL, f"c.id = {best.id}", best.best)
+        )
         memory = store.get(int(id))
         assert memory is not None, "it is in the same snapshot"
         passed = sum(cell.n for cell in among if cell.outcome == "passed")
@@ -353,7 +361,8 @@ def _nearest(store: Store, word: str, share: float) -> str | None:
     # few misspell the first letter
     begin, end = (word[0], chr(ord(word[0]) + 1)) if share >= _ALIKE else ("a", "{")
     rows = store.rows(
-        sql.NEAR.format(parts=" OR ".join(["instr(term, ?)"] * len(inner))), (begin, end, *inner)
+        database.NEAR.format(parts=" OR ".join(["instr(term, ?)"] * len(inner))),
+        (begin, end, *inner),
     )
     alike = [
         (-2 * len(mine & theirs) / (len(mine) + len(theirs)), -n, term)
@@ -362,7 +371,7 @@ def _nearest(store: Store, word: str, share: float) -> str | None:
     if not alike or -min(alike)[0] < share:
         return None
     stem = min(alike)[2]
-    for texts in store.rows(sql.HOLDING, (_quoted(stem),)):  # to name it as it is written
+    for texts in store.rows(database.HOLDING, (_quoted(stem),)):  # to name it as it is written
         written: list[str] = re.findall(rf"\b{stem[:-1]}\w*", folded(" ".join(texts)))
         return min(written, key=len, default=stem)
     return None
@@ -387,7 +396,7 @@ def folded(text: str) -> str:
 
 def _hits(store: Store, word: str) -> int:
     """The number of things that hold a word, counted only up to the limit for common words."""
-    return int(store.rows(sql.HITS, (_quoted(word), COMMON + 1))[0][0])
+    return int(store.rows(database.HITS, (_quoted(word), COMMON + 1))[0][0])
 
 
 def _quoted(word: str, place: str = "") -> str:

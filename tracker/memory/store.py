@@ -18,7 +18,7 @@ from typing import Any, Self
 import orjson
 from msgspec.structs import replace
 
-from koderz_tracker.memory import sql
+from koderz_tracker.memory import database
 from koderz_tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
 from koderz_tracker.memory.detail import about_of, gist_of, happened_in, merged, name_of
 from koderz_tracker.memory.memories import (
@@ -56,7 +56,7 @@ class Filter:
     cause: str | None = None
     after: int | None = None  # with a larger id
 
-    def conditions(self, columns: Mapping[str, str] = sql.OF_MEMORY) -> tuple[str, list[Any]]:
+    def conditions(self, columns: Mapping[str, str] = database.OF_MEMORY) -> tuple[str, list[Any]]:
         """The SQL conditions on columns of these names, beginning with AND, and their parameters. Tags are apart."""
         project = (
             f"({columns['project']} IN (?, ''))"
@@ -66,7 +66,7 @@ class Filter:
         clauses = {
             **{
                 f"{columns[name]} = ?": getattr(self, name)
-                for name in sql.CELL
+                for name in database.CELL
                 if name != "project"
             },
             project: self.project,
@@ -93,16 +93,16 @@ class Narrowed:
         if not self.tags and not self.filters:
             return "", ()
         if self.by_tag:
-            return self.query(sql.FITS_BY_TAG, "1")
-        return self.query(sql.FITS, "c.thing = thing_text.rowid")
+            return self.query(database.FITS_BY_TAG, "1")
+        return self.query(database.FITS, "c.thing = thing_text.rowid")
 
     def query(self, statement: str, of: str, *more: Any) -> tuple[str, Sequence[Any]]:
         """A statement over the memories that fit, of the things or cells that the condition `of` names."""
         return statement.format(trials=self._trials(of)), (*self.tags, *self.values, *more)
 
     def _trials(self, of: str) -> str:
-        tagged = sql.IS_TAGGED * (len(self.tags) - self.by_tag)
-        return (sql.OF_TAG if self.by_tag else sql.OF_CELLS).format(
+        tagged = database.IS_TAGGED * (len(self.tags) - self.by_tag)
+        return (database.OF_TAG if self.by_tag else database.OF_CELLS).format(
             of=of, filters=tagged + self.filters
         )
 
@@ -175,19 +175,19 @@ class Store:
         # most are left out by this, the others looked at
         conditions += " AND instr(m.tags, ?)" * len(written)
         newest = map(
-            as_memory, self.rows(sql.UNINDEXED.format(filters=conditions), [*values, *written])
+            as_memory, self.rows(database.UNINDEXED.format(filters=conditions), [*values, *written])
         )
         return [memory for memory in newest if set(wanted.tags).issubset(memory.tags)]
 
     def get(self, which: int | str) -> Memory | None:
         """The memory with this id or key."""
-        statement = sql.BY_ID if isinstance(which, int) else sql.BY_KEY
+        statement = database.BY_ID if isinstance(which, int) else database.BY_KEY
         for row in self.rows(statement, (which,)):
             return as_memory(row)
         return None
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a reading statement of `tracker.memory.sql`."""
+        """The rows of a reading statement of `tracker.memory.database`."""
         with explained(self.path):
             return self._connection.execute(statement, parameters).fetchall()
 
@@ -199,7 +199,7 @@ class Store:
 
     def last_id(self) -> int:
         """The id of the newest memory, the largest of all; 0 for an empty store."""
-        return int(self.rows(sql.LAST_ID)[0][0])
+        return int(self.rows(database.LAST_ID)[0][0])
 
     def delete(self, memories: Iterable[Memory]) -> int:
         """Deletes memories; returns how many there were. The caller has to leave out protected ones."""
@@ -219,7 +219,7 @@ class Store:
 
     def index_newest(self) -> None:
         """Brings the indexes up to date with every memory, unless another process is writing."""
-        if self.rows(sql.IS_BEHIND):
+        if self.rows(database.IS_BEHIND):
             self._write_if_free(Writer.catch_up, patience=0)
 
     def keep_vectors(self, made: Sequence[tuple[Any, ...]]) -> None:
@@ -227,7 +227,7 @@ class Store:
         self._write_if_free(lambda writer: writer.keep_vectors(made), patience=0)
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        """Runs a writing statement of `tracker.memory.sql`; returns the id of a row that it added."""
+        """Runs a writing statement of `tracker.memory.database`; returns the id of a row that it added."""
         with explained(self.path), transaction(self._connection):
             return self._connection.execute(statement, parameters).lastrowid or 0
 
@@ -237,8 +237,8 @@ class Store:
             found = str(self._connection.execute("PRAGMA quick_check").fetchone()[0])
             if found != "ok":
                 return found
-            self._connection.execute(sql.CHECK_TEXT)
-            for what, query in sql.CHECKS.items():
+            self._connection.execute(database.CHECK_TEXT)
+            for what, query in database.CHECKS.items():
                 if wrong := self._connection.execute(query).fetchone()[0]:
                     return f"{wrong} {what}"
         return "ok"
@@ -248,13 +248,13 @@ class Store:
         tags = self._rarest_first(wanted.tags)
         if tags is None:
             return None
-        is_rare = bool(tags) and self.rows(sql.TAG_COUNT, tags[:1])[0][0] <= RARE
-        return Narrowed(tags, is_rare, *wanted.conditions(sql.OF_TRIAL))
+        is_rare = bool(tags) and self.rows(database.TAG_COUNT, tags[:1])[0][0] <= RARE
+        return Narrowed(tags, is_rare, *wanted.conditions(database.OF_TRIAL))
 
     def _rarest_first(self, tags: Sequence[str]) -> list[int] | None:
         """The ids of tags, the rarest first; None if no memory has one of them."""
         found = [
-            self._connection.execute(sql.TAG, (tag,)).fetchone() for tag in dict.fromkeys(tags)
+            self._connection.execute(database.TAG, (tag,)).fetchone() for tag in dict.fromkeys(tags)
         ]
         if not all(row and row[1] for row in found):
             return None
@@ -265,7 +265,7 @@ class Store:
         if tags is None:
             return []
         conditions, values = wanted.conditions()
-        statement = sql.select(len(tags), conditions, newest_first=newest_first)
+        statement = database.select(len(tags), conditions, newest_first=newest_first)
         return [
             as_memory(row)
             for row in self.rows(statement, [*tags, *values, -1 if limit is None else limit])
@@ -276,13 +276,13 @@ class Store:
 
         It takes turns with whoever else writes, or takes the store over too: each batch is a transaction of its own.
         """
-        ((mark, last),) = self.rows(sql.INDEXED)
+        ((mark, last),) = self.rows(database.INDEXED)
         is_old = last - mark > LAG
         while is_old and mark < last:
             if progress:
                 progress(mark, last)
             self._write_if_free(Writer.catch_up, patience=self._timeout)
-            before, ((mark, last),) = mark, self.rows(sql.INDEXED)
+            before, ((mark, last),) = mark, self.rows(database.INDEXED)
             if mark == before:
                 return
             time.sleep(_TURN)
@@ -350,18 +350,18 @@ class Writer:
     def knows(self, draft: Draft) -> bool:
         """Whether a memory is stored already: by its key, or without a key by its content."""
         if draft.key is not None:
-            return bool(self._execute(sql.BY_KEY, (draft.key,)).fetchone())
+            return bool(self._execute(database.BY_KEY, (draft.key,)).fetchone())
         mark = fingerprint(draft, draft.created_at or self._time)
-        return bool(self._execute(sql.BY_FINGERPRINT, (mark,)).fetchone())
+        return bool(self._execute(database.BY_FINGERPRINT, (mark,)).fetchone())
 
     def put(self, draft: Draft) -> int:
         """Adds a memory, or updates the one with its key; returns its id."""
         created = draft.created_at or self._time
         mark = fingerprint(draft, created) if draft.key is None else None
         times = (draft.access_count, created, draft.updated_at or created, draft.last_accessed)
-        added = self._execute(sql.INSERT, (draft.key, *columns_of(draft), *times, mark))
+        added = self._execute(database.INSERT, (draft.key, *columns_of(draft), *times, mark))
         if not added.rowcount:
-            known = self._execute(sql.BY_KEY, (draft.key,)).fetchone()
+            known = self._execute(database.BY_KEY, (draft.key,)).fetchone()
             return self._bring_up_to_date(as_memory(known), draft)
         assert added.lastrowid is not None
         self._last_id = added.lastrowid
@@ -372,34 +372,34 @@ class Writer:
 
     def drop(self, id: int) -> int:
         """Removes a memory from the table and the indexes; 0 if it is gone already."""
-        row = self._execute(sql.BY_ID, (id,)).fetchone()
+        row = self._execute(database.BY_ID, (id,)).fetchone()
         if row is None:
             return 0
         self._unplace(as_memory(row))
-        self._execute(sql.DELETE, (id,))
+        self._execute(database.DELETE, (id,))
         return 1
 
     def retag(self, id: int, tags: Sequence[str]) -> None:
         """Replaces a memory's tags, if it is still there."""
-        row = self._execute(sql.BY_ID, (id,)).fetchone()
+        row = self._execute(database.BY_ID, (id,)).fetchone()
         if row is not None:
             memory = as_memory(row)
             self._overwrite(memory, replace(draft_of(memory), tags=tags, updated_at=self._time))
 
     def touch(self, memories: Iterable[Memory]) -> None:
         """Counts accesses to memories."""
-        self._executemany(sql.TOUCH, [(self._time, memory.id) for memory in memories])
+        self._executemany(database.TOUCH, [(self._time, memory.id) for memory in memories])
 
     def keep_vectors(self, made: Sequence[tuple[Any, ...]]) -> None:
         """Stores vectors: parameters of `sql.KEEP_VECTOR`."""
-        self._executemany(sql.KEEP_VECTOR, made)
+        self._executemany(database.KEEP_VECTOR, made)
 
     def settle(self) -> None:
         """Updates the indexes by the changes of this transaction."""
         if self._last_id - self._mark > LAG:
             self.catch_up()
         for thing in sorted(self._changed):
-            newest = self._execute(sql.NEWEST_OF_THING, (thing, _RETOLD)).fetchall()
+            newest = self._execute(database.NEWEST_OF_THING, (thing, _RETOLD)).fetchall()
             self._tell(thing, [*map(as_memory, newest)], anew=True)
         if self._changed:
             self._changed.clear()
@@ -411,23 +411,23 @@ class Writer:
         """Brings the indexes up to date with every memory; with a store of an older version, a batch nearer to it."""
         told: defaultdict[int, list[Memory]] = defaultdict(list)
         trials: list[Sequence[Any]] = []
-        for row in self._execute(sql.TO_INDEX, (max(BATCH, self._added),)).fetchall():
+        for row in self._execute(database.TO_INDEX, (max(BATCH, self._added),)).fetchall():
             memory = as_memory(row)
             id, trial = self._place(memory, row)
             told[id].append(memory)
             trials.append(trial)
             self._mark = memory.id
-        self._executemany(sql.PUT_TRIAL, trials)
+        self._executemany(database.PUT_TRIAL, trials)
         for id, memories in told.items():
             self._tell(id, memories[::-1])
-        self._execute(sql.MOVE_MARK, (self._mark,))
+        self._execute(database.MOVE_MARK, (self._mark,))
         self._added = 0
 
     def _place(self, memory: Memory, row: Sequence[Any]) -> tuple[int, Sequence[Any]]:
         """Links a memory, of a row of `sql.TO_INDEX`, to its tags; returns the id of its thing, and its trial."""
         score, *columns = row[len(Memory.__struct_fields__) :]
-        id = self._id_of(sql.NEW_THING, sql.THING, name_of(memory))
-        cell = self._id_of(sql.NEW_CELL, sql.CELL_ID, id, *columns)
+        id = self._id_of(database.NEW_THING, database.THING, name_of(memory))
+        cell = self._id_of(database.NEW_CELL, database.CELL_ID, id, *columns)
         for tag in memory.tags:
             self._links[tag][memory.id] += 1
         return id, (memory.id, cell, memory.created_at, score)
@@ -435,30 +435,32 @@ class Writer:
     def _unplace(self, memory: Memory) -> None:
         """Takes a memory out of the indexes, if they know it yet."""
         if memory.id <= self._mark:
-            self._changed.update(thing for (thing,) in self._execute(sql.THING_OF, (memory.id,)))
-            self._execute(sql.DROP_TRIAL, (memory.id,))
+            self._changed.update(
+                thing for (thing,) in self._execute(database.THING_OF, (memory.id,))
+            )
+            self._execute(database.DROP_TRIAL, (memory.id,))
             for tag in memory.tags:
                 self._links[tag][memory.id] -= 1
 
     def _tell(self, id: int, newest: Sequence[Memory], *, anew: bool = False) -> None:
         """Adds what memories tell of a thing, the newest first, to its text, or writes it anew, if there are any."""
         if anew:
-            self._execute(sql.DROP_CELLS, (id,))
+            self._execute(database.DROP_CELLS, (id,))
         if not newest:
-            self._execute(sql.DROP_VECTOR, (id,))
-            self._execute(sql.DROP_TEXT, (id,))
-            self._execute(sql.DROP_THING, (id,))
+            self._execute(database.DROP_VECTOR, (id,))
+            self._execute(database.DROP_TEXT, (id,))
+            self._execute(database.DROP_THING, (id,))
             return
-        known = self._execute(sql.TEXT, (id,)).fetchone()
+        known = self._execute(database.TEXT, (id,)).fetchone()
         before = None if anew else known
         about, lines = (before[0], before[1].splitlines()) if before else (about_of(newest[0]), [])
         about = next((text for text in map(about_of, newest) if "\n" in text), about)
         content = merged((line for memory in newest for line in happened_in(memory)), lines)
         if before != (about, content):
-            self._execute(sql.PUT_TEXT, (id, about, content))
+            self._execute(database.PUT_TEXT, (id, about, content))
         name = name_of(newest[0])
         if known and gist_of(name, *known) != gist_of(name, about, content):
-            self._execute(sql.DROP_VECTOR, (id,))
+            self._execute(database.DROP_VECTOR, (id,))
 
     def _id_of(self, new: str, known: str, *values: Any) -> int:
         """The id of the row with these values, which is added if it isn't there."""
@@ -484,12 +486,12 @@ class Writer:
     def _overwrite(self, memory: Memory, draft: Draft) -> None:
         self._unplace(memory)
         self._execute(
-            sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id)
+            database.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id)
         )
         if memory.id <= self._mark:
-            row = self._execute(sql.TO_PLACE, (memory.id,)).fetchone()
+            row = self._execute(database.TO_PLACE, (memory.id,)).fetchone()
             id, trial = self._place(as_memory(row), row)
-            self._execute(sql.PUT_TRIAL, trial)
+            self._execute(database.PUT_TRIAL, trial)
             self._changed.add(id)
 
     def _link(self) -> None:
@@ -501,21 +503,21 @@ class Writer:
                 tag_id = self._counted(tag, sum(changes.values()))
                 added += ((tag_id, id) for id, change in changes.items() if change > 0)
                 removed += ((tag_id, id) for id, change in changes.items() if change < 0)
-        self._executemany(sql.LINK, sorted(added))
-        self._executemany(sql.UNLINK, removed)
-        self._executemany(sql.DROP_TAG, [(tag_id,) for tag_id, _ in removed])
+        self._executemany(database.LINK, sorted(added))
+        self._executemany(database.UNLINK, removed)
+        self._executemany(database.DROP_TAG, [(tag_id,) for tag_id, _ in removed])
         self._links.clear()
 
     def _marked(self) -> int:
         """The newest memory that the indexes cover."""
-        return int(self._execute(sql.INDEX_MARK).fetchone()[0])
+        return int(self._execute(database.INDEX_MARK).fetchone()[0])
 
     def _counted(self, tag: str, change: int) -> int:
         """Changes the count of a tag; returns its id."""
-        known = self._execute(sql.TAG, (tag,)).fetchone()
+        known = self._execute(database.TAG, (tag,)).fetchone()
         if known:
-            self._execute(sql.COUNT_TAG, (change, known[0]))
+            self._execute(database.COUNT_TAG, (change, known[0]))
             return int(known[0])
-        added = self._execute(sql.NEW_TAG, (tag, change)).lastrowid
+        added = self._execute(database.NEW_TAG, (tag, change)).lastrowid
         assert added is not None
         return added

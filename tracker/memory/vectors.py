@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import orjson
 
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.memory import sql
+from koderz_tracker.memory import database
 from koderz_tracker.memory.detail import GIST, gist_of
 from koderz_tracker.memory.store import Narrowed, Store
 from koderz_tracker.registry import find
@@ -191,9 +191,9 @@ class Meant:
 
         condition, values = narrowed.condition()
         size = 2 * len(self.vector)
-        found = store.rows(sql.VECTORS.format(narrowed=condition), (self.model, size, *values))
+        found = store.rows(database.VECTORS.format(narrowed=condition), (self.model, size, *values))
         if self.made:
-            fitting = store.rows(sql.FITTING.format(narrowed=condition), values)
+            fitting = store.rows(database.FITTING.format(narrowed=condition), values)
             found = sorted(
                 (dict(found) | {id: self.made[id] for (id,) in fitting if id in self.made}).items()
             )
@@ -215,9 +215,9 @@ def _meant(store: Store, embedder: Embedder, question: str) -> Meant:
     model, size = f"{name}, {len(vector)} dimensions, form {_FORM}", 2 * len(vector)
     made: dict[int, bytes] = {}
     last = 0
-    while rows := store.rows(sql.WITHOUT_VECTOR, (last, model, size, embedder.at_once)):
+    while rows := store.rows(database.WITHOUT_VECTOR, (last, model, size, embedder.at_once)):
         if time.monotonic() > end:
-            ((left,),) = store.rows(sql.HAVE_NO_VECTOR, (last, model, size))
+            ((left,),) = store.rows(database.HAVE_NO_VECTOR, (last, model, size))
             raise _NotYet(f"the vectors of {left} tasks and notes are still to be made; ask again")
         told = [gist_of(name, about, content) for _, name, about, content in rows]
         vectors = _normal(embedder.embed(told), len(told), len(vector)).astype("<f2")

@@ -23,10 +23,8 @@ from filelock import FileLock, Timeout
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.runs import TO_LOOK
 from koderz_tracker.scrubber import Scrubber
-from koderz_tracker.sinks.feeder import HUNG, Feeder
-from koderz_tracker.sinks.jobs import MOST_TRIES, Queue, QueuedJob
+from koderz_tracker.sinks.feeder import HUNG, MOST_TRIES, Feeder, Queue, QueuedJob, put_down
 from koderz_tracker.sinks.process import BEAT, BEAT_EVERY, LOCK, LOG
-from koderz_tracker.sinks.projection import put_down
 
 # of a busy core this leaves it a quarter: 19 would leave it one part in seventy, and nothing gets done
 _NICENESS = 5

@@ -14,9 +14,15 @@ from typing import Literal, NamedTuple
 from koderz_tracker.index import load_index
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import is_held
-from koderz_tracker.sinks.feeder import TO_OPEN
-from koderz_tracker.sinks.jobs import FOLDER, MOST_TRIES, Job, Queue, environment_of
-from koderz_tracker.sinks.projection import is_level
+from koderz_tracker.sinks.feeder import (
+    FOLDER,
+    MOST_TRIES,
+    TO_OPEN,
+    Job,
+    Queue,
+    environment_of,
+    is_level,
+)
 from koderz_tracker.sinks.standing import Standing, standing_of
 
 LOG = "sinks.log"

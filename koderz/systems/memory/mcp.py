@@ -118,8 +118,8 @@ def _resources(desk: Desk) -> dict[str, Any]:
     """The runs as resources of MCP."""
     import mcp_types as types
 
-    from koderz.systems.memory.answers import text_of
     from koderz.systems.memory.mcp_tools import ListRuns, ShowRun
+    from koderz.systems.memory.tools import text_of
 
     async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
         found = await ListRuns(limit=_LISTED).work(desk)

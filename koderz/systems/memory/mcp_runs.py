@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, UnsetType
 from koderz.errors import KoderzError
 from koderz.systems.memory.allowance import Allowance, cost_so_far
 from koderz.systems.memory.mcp_tools import Desk, NewRun, Plan, RunName, RunTool, planned
-from koderz_tracker.causes import CAUSES
+from koderz_tracker.errors import CAUSES
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import is_locked, read_plan
 

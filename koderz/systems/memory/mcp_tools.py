@@ -15,8 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from koderz.errors import KoderzError
 from koderz.systems.memory.allowance import Allowance
-from koderz.systems.memory.answers import fitting
-from koderz.systems.memory.tools import Cursor, Tool
+from koderz.systems.memory.tools import Cursor, Tool, fitting
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.memories import moment
 from koderz_tracker.records import Fault

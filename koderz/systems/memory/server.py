@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from koderz.systems.memory.answers import text_of
-from koderz.systems.memory.tools import TOOLS, Tool, described, read_arguments, schema_of
+from koderz.systems.memory.tools import TOOLS, Tool, described, read_arguments, schema_of, text_of
 from koderz_tracker.addresses import is_loopback
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory.cortex import Cortex
@@ -47,7 +46,7 @@ def make_server(
     import mcp_types as types
     from mcp.server import Server
 
-    from koderz_tracker.memory.sql import MIGRATIONS
+    from koderz_tracker.memory.database import MIGRATIONS
 
     work = work or (lambda tool: tool.call(cortex))
     listed = [

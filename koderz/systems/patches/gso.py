@@ -18,9 +18,9 @@ from koderz.errors import KoderzError
 from koderz.suites.tables import kind_of
 from koderz.systems.patches.measuring.verdicts import FAR, is_as_fast_as_human, is_faster_than_base
 from koderz.systems.workspaces.predictions import prediction_rows
-from koderz_tracker.clusters import pass_at_k_in
 from koderz_tracker.files import write_whole
 from koderz_tracker.rates import pass_at_k
+from koderz_tracker.results import pass_at_k_in
 
 LOGS, REPORTS = Path("logs/run_evaluation"), Path("reports")
 LOG, REPORT = "test_output.txt", "report.json"

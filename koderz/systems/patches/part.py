@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from koderz_tracker.clusters import Clusters, clusters_in, interval_in, pass_at_k_in
 from koderz_tracker.parts import Part
 from koderz_tracker.rates import mean_interval, pass_at_k, rate_interval
+from koderz_tracker.results import Clusters, clusters_in, interval_in, pass_at_k_in
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Plan

@@ -16,10 +16,10 @@ from typing import Any
 from koderz._version import __version__
 from koderz.analysis.formats import folder_format
 from koderz.analysis.story import Story, chat_of, chat_reply, planned_of, told_frames
-from koderz.systems.publishing.logs.files import zip_module
 from koderz.systems.publishing.logs.inspect_ai import ASKED, OWN
+from koderz.systems.publishing.logs.log import zip_module
+from koderz_tracker.basis import PASSING
 from koderz_tracker.files import whole_file
-from koderz_tracker.measures import PASSING
 from koderz_tracker.records import Call, Experiment, Fault, Plan
 
 _PASSED = "passed"  # the scorer whose values say whether an experiment passed

@@ -21,6 +21,7 @@ from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.judged import Labelled, by_task, errors_of
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
+from koderz.streams import plain
 from koderz.suites.tables import read_rows
 from koderz.systems.publishing.agreement import (
     Correction,
@@ -29,13 +30,12 @@ from koderz.systems.publishing.agreement import (
     mean_and_variance,
 )
 from koderz.types import JUDGE, JUDGED
-from koderz_tracker.clusters import clusters_in, count_of
 from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.messages import text_of
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Experiment
-from koderz_tracker.sequences import STOPS, without_intervals
-from koderz_tracker.terminals import plain
+from koderz_tracker.results import clusters_in, count_of
+from koderz_tracker.sequential import STOPS, without_intervals
 
 FOLDER = "calibrations"
 """The folder in a run's own that holds its draws and calibrations."""

@@ -16,13 +16,6 @@ from koderz.suites.suite import Publication, SuiteSource
 from koderz.suites.tables import LETTERS, arc_choice, are_texts, scalar, truthful_choice
 from koderz.systems.questions.ifeval import Followed, instructions_in, require_libraries
 from koderz.systems.questions.judging import Factual
-from koderz.systems.questions.official import (
-    AimeNumber,
-    DropSpan,
-    GpqaLetter,
-    MmluLetter,
-    MmluProLetter,
-)
 from koderz.systems.questions.options import QuestionOptions
 from koderz.systems.questions.question import (
     Question,
@@ -32,7 +25,19 @@ from koderz.systems.questions.question import (
     shown_columns,
     text_in,
 )
-from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, ScoringRule, boxed
+from koderz.systems.questions.rules import (
+    CHOICE,
+    MATH,
+    AimeNumber,
+    Boxed,
+    ByMetric,
+    DropSpan,
+    GpqaLetter,
+    MmluLetter,
+    MmluProLetter,
+    ScoringRule,
+    boxed,
+)
 from koderz.systems.questions.suite import QuestionSuite, chosen_rule, unpacked_source
 from koderz.types import PRIVACY
 

@@ -17,7 +17,7 @@ from koderz.analysis.sequential import sentence
 from koderz.systems.reports import charts
 from koderz.systems.reports.charts import Band, Mark, Plot, amount, value_of
 from koderz.systems.reports.view import Entry, average, by_series, headline, measured, shown_in
-from koderz_tracker.decisions import each_of
+from koderz_tracker.outline import each_of
 from koderz_tracker.records import PASSES, Measure
 
 _MOST = 6  # arms whose failures are told, and measures that have charts

@@ -20,9 +20,17 @@ from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.process import reap
-from koderz.systems.workspaces.diffable import diffable, fits, is_rules, undiffable
 from koderz.systems.workspaces.folders import keep_only
-from koderz.systems.workspaces.snapshots import Listing, changes, copy_tree, link_tree
+from koderz.systems.workspaces.snapshots import (
+    Listing,
+    changes,
+    copy_tree,
+    diffable,
+    fits,
+    is_rules,
+    link_tree,
+    undiffable,
+)
 
 # of applying a diff, from the strictest on
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")

@@ -38,7 +38,7 @@ from koderz.systems.workspaces import inside, userland
 from koderz.systems.workspaces.cores import Cores
 from koderz.systems.workspaces.folders import TREE, make_tree
 from koderz.systems.workspaces.images import ImageStore, UnpackedImage
-from koderz.systems.workspaces.images.changes import copy_folder
+from koderz.systems.workspaces.images.tree import copy_folder
 from koderz.systems.workspaces.inside.process_1 import Setup
 from koderz.systems.workspaces.inside.roots import Entry, bubblewrap
 from koderz.systems.workspaces.rooted import Root

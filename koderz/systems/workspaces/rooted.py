@@ -17,7 +17,7 @@ from koderz.systems.workspaces.images import Account, UnpackedImage
 from koderz.systems.workspaces.inside.roots import Entry
 
 UPPER = "upper"
-"""The folder of a place that has what was changed in the root of its commands; see `images.changes`."""
+"""The folder of a place that has what was changed in the root of its commands; see `images.tree`."""
 
 _WORK = "work"  # the kernel's own
 _HOSTED = "hosted"  # the changes in folders of this machine, while a command runs

@@ -21,7 +21,7 @@ from koderz.sandbox.process import reap
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Services
 from koderz.systems.workspaces.folders import without
-from koderz_tracker.causes import Cause
+from koderz_tracker.errors import Cause
 
 _GONE_SECONDS = 0.2  # between looks for whether a place is still there
 _UP_SECONDS, _DOWN_SECONDS = 1800.0, 300.0

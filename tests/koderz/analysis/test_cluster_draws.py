@@ -10,8 +10,8 @@ from koderz.analysis.inference import interval_of, is_shown, p_of
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import matched
 from koderz.analysis.statistics import ALPHA
-from koderz_tracker.clusters import interval_in
 from koderz_tracker.rates import success_interval
+from koderz_tracker.results import interval_in
 from tests.koderz.analysis.draws import passes_in_clusters
 
 pytestmark = pytest.mark.slow

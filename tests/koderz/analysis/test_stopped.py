@@ -26,7 +26,7 @@ from koderz.systems.optimizers.analysis.estimates import gain_of
 from koderz.systems.reports.panels import decision_charts
 from koderz.systems.reports.versus import comparisons
 from koderz.systems.reports.view import View
-from koderz_tracker.sequences import STOPS, SettledOrder
+from koderz_tracker.sequential import STOPS, SettledOrder
 from tests.koderz.analysis import builders
 
 FIXED = re.compile(r"Wilson|Tango|Newcombe|McNemar|bootstrap|Student|Gaffke|permutation|sign-flip", re.IGNORECASE)

@@ -23,10 +23,10 @@ from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.session import SessionResult
+from koderz.streams import plain
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.summary import summarize
-from koderz_tracker.terminals import plain
 from tests.conftest import PATIENCE, Shell
 from tests.koderz.world import write_tasks
 from tests.tracker import builders

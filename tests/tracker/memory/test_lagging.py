@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from koderz_tracker.memory import Draft, sql
+from koderz_tracker.memory import Draft, database
 from koderz_tracker.memory import store as writing
 from koderz_tracker.memory.database import migrate
 from koderz_tracker.memory.maintenance import stats
@@ -160,7 +160,7 @@ def _older(path: Path, memories: int) -> None:
         )
         told = (f"k{number}", f"Experiment {number}", content, "learning", "episodic", '["result"]', "normal", metadata)
         times = (f"2026-01-01T00:00:00.{number:06}", f"2026-01-01T00:00:00.{number:06}", None, None)
-        connection.execute(sql.INSERT, (*told, None, 0.5, 0, *times))
+        connection.execute(database.INSERT, (*told, None, 0.5, 0, *times))
     connection.execute("INSERT INTO tags (name, n) VALUES ('result', ?)", (memories,))
     connection.execute("INSERT INTO memory_tags SELECT 1, id FROM memories")
     connection.execute("UPDATE index_mark SET last_id = ?", (memories,))

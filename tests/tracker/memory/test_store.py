@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koderz_tracker.memory import Draft, InvalidMemory, sql
+from koderz_tracker.memory import Draft, InvalidMemory, database
 from koderz_tracker.memory import store as writing
 from koderz_tracker.memory.database import StoreDamaged, StoreDown, migrate
 from koderz_tracker.memory.maintenance import rebuild
@@ -178,7 +178,7 @@ def test_migration_keeps_what_an_older_store_holds(tmp_path: Path, version: int)
     _store_of_version(path, version)
 
     with Store(path) as store:
-        assert store.rows("PRAGMA user_version") == [(len(sql.MIGRATIONS),)]
+        assert store.rows("PRAGMA user_version") == [(len(database.MIGRATIONS),)]
         assert titles(store, "old") == ["an old title"]
         store.remember([note("new", key="k", tags=["old", "new"])])
         store.index_newest()
@@ -194,10 +194,10 @@ def _store_of_version(path: Path, version: int) -> None:
     migrate(connection, to=version)
     tags = '["old","tag"]'
     values = (None, "an old title", "old content", "note", "long_term", tags, "normal", "{}", None, 0.5, 0)
-    connection.execute(sql.INSERT, (*values, "2025-01-01T00:00:00", "2025-01-01T00:00:00", None, 7))
+    connection.execute(database.INSERT, (*values, "2025-01-01T00:00:00", "2025-01-01T00:00:00", None, 7))
     for number, name in enumerate(("old", "tag"), 1):
         connection.execute("INSERT INTO tags (name, n) VALUES (?, 1)", (name,))
-        connection.execute(sql.LINK, (number, 1))
+        connection.execute(database.LINK, (number, 1))
     if version >= 2:
         connection.execute("CREATE VIRTUAL TABLE memory_text USING fts5 (title, tags, content, content = '')")
         text = (

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.memory import Cortex, Draft, open_cortex, sql, vectors
+from koderz_tracker.memory import Cortex, Draft, database, open_cortex, vectors
 from koderz_tracker.memory.database import migrate
 from koderz_tracker.memory.maintenance import forget, rebuild
 from koderz_tracker.memory.search import SearchHit, fused, search
@@ -281,7 +281,7 @@ def test_vector_of_a_text_that_changed_meanwhile_is_not_stored(store: Store, fak
 
 def test_store_of_the_version_before_gets_the_table(tmp_path: Path, fake: Fake) -> None:
     connection = sqlite3.connect(tmp_path / "memory.db", isolation_level=None)
-    migrate(connection, len(sql.MIGRATIONS) - 1)
+    migrate(connection, len(database.MIGRATIONS) - 1)
     connection.close()
 
     with Store(tmp_path / "memory.db") as store:

@@ -16,16 +16,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from koderz_tracker.basis import TIMES
 from koderz_tracker.errors import KoderzError
-from koderz_tracker.measures import TIMES
 from koderz_tracker.records import Finished, Headline, Measure, Record, Resumed
 from koderz_tracker.runs import lock_run
 from koderz_tracker.sinks import SinkDown
-from koderz_tracker.sinks.mlflow.outbox import page_of
+from koderz_tracker.sinks.feeder import Projection, start_again
 from koderz_tracker.sinks.mlflow.page import milliseconds
 from koderz_tracker.sinks.mlflow.sink import file_name
-from koderz_tracker.sinks.mlflow.target import border, log_ahead, put_aside
-from koderz_tracker.sinks.projection import Projection, start_again
+from koderz_tracker.sinks.mlflow.target import border, log_ahead, page_of, put_aside
 from koderz_tracker.sinks.standing import standing_of
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tests.tracker.sinks.mlflow_world import (

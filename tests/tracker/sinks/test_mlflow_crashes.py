@@ -13,8 +13,8 @@ import pytest
 
 from koderz_tracker.records import Finished
 from koderz_tracker.sinks import SinkDown
-from koderz_tracker.sinks.mlflow.outbox import Outbox
 from koderz_tracker.sinks.mlflow.store import MlflowStore
+from koderz_tracker.sinks.mlflow.target import Outbox
 from tests.tracker.builders import fault
 from tests.tracker.sinks.mlflow_world import SHARED, client, experiments, lines, new_plan, project, record, scores, seen
 

@@ -18,10 +18,8 @@ import pytest
 from koderz.testing import a_plan
 from koderz_tracker.records import Finished
 from koderz_tracker.runs import lock_run
-from koderz_tracker.sinks.feeder import Pulse
-from koderz_tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
+from koderz_tracker.sinks.feeder import FOLDER, Job, Projection, Pulse, Queue, environment_of, start_again
 from koderz_tracker.sinks.process import BEAT, SinkProcess, Status, Submission, at_work, describe_sinks, wake
-from koderz_tracker.sinks.projection import Projection, start_again
 from koderz_tracker.sinks.standing import choose_sinks, standing_of
 from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE, processes_of, wait_for
@@ -383,7 +381,7 @@ def test_feeder_survives_its_killed_starter(tmp_path: Path, standins: Mapping[st
     (tmp_path / "ledger.slow").touch()
     starter = textwrap.dedent(f"""
         import os, pathlib, signal
-        from koderz_tracker.sinks.jobs import Job
+        from koderz_tracker.sinks.feeder import Job
         from koderz_tracker.sinks.process import SinkProcess, Submission
         folder = pathlib.Path({str(folder)!r})
         Submission(SinkProcess(folder.parent, os.environ), folder, [Job(run=folder.name, sink="ledger")])

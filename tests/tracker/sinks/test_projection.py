@@ -14,7 +14,7 @@ from koderz.testing import a_journal, a_plan
 from koderz_tracker.journal import NAME as JOURNAL
 from koderz_tracker.records import Record, Resumed
 from koderz_tracker.sinks import SinkDown, Source
-from koderz_tracker.sinks.projection import Projection, SinkBusy, start_again
+from koderz_tracker.sinks.feeder import Projection, SinkBusy, start_again
 from koderz_tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
 from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE

@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 
 from koderz_tracker import records
-from koderz_tracker.causes import cause_counts
-from koderz_tracker.decisions import stopped_early, went_on
+from koderz_tracker.errors import cause_counts
 from koderz_tracker.index import ENDS, load_index, read_records
 from koderz_tracker.journal import NAME
+from koderz_tracker.outline import stopped_early, went_on
 from koderz_tracker.parts import completes, from_parts
 from koderz_tracker.records import Experiment, Fault, Plan
 from koderz_tracker.sinks.mlflow.page import (

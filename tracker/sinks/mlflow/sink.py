@@ -33,7 +33,6 @@ from koderz_tracker.runs import is_locked
 from koderz_tracker.sinks import Sink, Source
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.sinks.mlflow import target
-from koderz_tracker.sinks.mlflow.outbox import RUN, Outbox, of_arm
 from koderz_tracker.sinks.mlflow.page import (
     Page,
     Point,
@@ -57,6 +56,7 @@ from koderz_tracker.sinks.mlflow.run import (
     outcomes_of,
 )
 from koderz_tracker.sinks.mlflow.store import MlflowStore, chunks
+from koderz_tracker.sinks.mlflow.target import RUN, Outbox, of_arm
 from koderz_tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
 from koderz_tracker.stories import Stories
 from koderz_tracker.summary import Summary, summarize

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from koderz_tracker.parts import FoundPrompt, from_parts
 from koderz_tracker.records import Plan
 from koderz_tracker.sinks import SinkDown
-from koderz_tracker.sinks.mlflow.outbox import of_arm
 from koderz_tracker.sinks.mlflow.page import Page, Point, clean, cleaned
 from koderz_tracker.sinks.mlflow.target import (
     Target,
     check_database,
     is_refusal,
     is_server,
+    of_arm,
     short_reason,
 )
 from koderz_tracker.sinks.mlflow.trace import as_json, expectations_of

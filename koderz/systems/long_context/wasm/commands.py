@@ -102,9 +102,8 @@ def serve(
     from koderz.systems.long_context.wasm.image import require_packages
 
     require_packages()
-    from koderz.systems.long_context.wasm.manager import ManagerLimits
-    from koderz.systems.long_context.wasm.serving import Address, ManagerOptions
-    from koderz.systems.long_context.wasm.serving import serve as serve_sessions
+    from koderz.systems.long_context.wasm.manager import Address, ManagerLimits, ManagerOptions
+    from koderz.systems.long_context.wasm.manager import serve as serve_sessions
 
     if token and token != os.environ.get("KODERZ_WASM_TOKEN"):
         warn(
@@ -151,7 +150,7 @@ def stop() -> None:
     Examples:
         koderz wasm stop
     """
-    from koderz.systems.long_context.wasm.serving import stop as stop_serving
+    from koderz.systems.long_context.wasm.manager import stop as stop_serving
 
     say(f"stopped the WASM manager on {stop_serving(os.environ)}")
 

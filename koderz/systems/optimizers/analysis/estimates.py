@@ -17,8 +17,8 @@ from koderz.analysis import statistics
 from koderz.analysis.inference import interval_of, is_shown, method_of, p_of, smallest_of
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
 from koderz.analysis.pairs import matched
-from koderz_tracker.clusters import Clusters, count_of, members, method_in, no_interval
 from koderz_tracker.records import Measure
+from koderz_tracker.results import Clusters, count_of, members, method_in, no_interval
 
 FEWEST_SEARCHES = 5
 """The fewest searches of an optimizer for a claim about it; below, a variance is known to a factor of 8 at best."""

@@ -18,7 +18,7 @@ from koderz_tracker import records
 from koderz_tracker.index import CODES, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import read_plan
-from koderz_tracker.sequences import STOPS
+from koderz_tracker.sequential import STOPS
 
 RANDOM = "random_search"
 BETTER_PROMPTS, WORSE_PROMPTS = "prompts better", "prompts worse"

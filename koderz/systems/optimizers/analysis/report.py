@@ -32,7 +32,7 @@ from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecords
 from koderz_tracker.messages import text_of
 from koderz_tracker.records import Plan
 from koderz_tracker.runs import read_plan
-from koderz_tracker.sequences import STOPS
+from koderz_tracker.sequential import STOPS
 from koderz_tracker.stories import Stories
 
 _PURPOSES = (*SEARCHING, "test")

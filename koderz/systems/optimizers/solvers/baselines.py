@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from koderz.prompts import Prompts
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
-from koderz.systems.optimizers.solvers.writing import InstructionWriter, prompts_of
+from koderz.systems.optimizers.solvers.rewriting import InstructionWriter, prompts_of
 
 if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.evaluator import Evaluator

@@ -14,7 +14,7 @@ from koderz.prompts import Prompts, trimmed
 from koderz.settings.installation import extra_command
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
-from koderz.systems.optimizers.solvers.writing import (
+from koderz.systems.optimizers.solvers.rewriting import (
     LONGEST_SHOWN,
     InstructionWriter,
     needs_writer,

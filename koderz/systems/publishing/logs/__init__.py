@@ -20,7 +20,7 @@ from koderz.systems.publishing.logs import (
     programs,
     swe_bench,
 )
-from koderz.systems.publishing.logs.files import decoded, read_lines, table
+from koderz.systems.publishing.logs.log import decoded, read_lines, table
 from koderz_tracker.files import MB, open_own
 
 _BY_KEYS: tuple[tuple[frozenset[str], Reader], ...] = (

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.logs.files import (
+from koderz.systems.publishing.logs.log import (
+    Log,
+    LoggedSample,
     count,
     listed,
     number,
@@ -16,7 +18,6 @@ from koderz.systems.publishing.logs.files import (
     table,
     text,
 )
-from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 _OF_RESULTS = {
     "example_id",

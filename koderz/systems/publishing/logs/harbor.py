@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.logs.files import count, number, read_json, table, text
-from koderz.systems.publishing.logs.log import Log, LoggedSample
+from koderz.systems.publishing.logs.log import (
+    Log,
+    LoggedSample,
+    count,
+    number,
+    read_json,
+    table,
+    text,
+)
 
 
 def trials_in(job: Path) -> list[Path]:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koderz.systems.publishing.logs.files import (
+from koderz.systems.publishing.logs.log import (
+    Log,
+    LoggedSample,
     count,
     listed,
     number,
@@ -15,7 +17,6 @@ from koderz.systems.publishing.logs.files import (
     text,
     unzipped,
 )
-from koderz.systems.publishing.logs.log import Log, LoggedSample
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect_ai.scorer.value_to_float
 _STATUS = {

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.logs.files import listed, number, read_json, read_lines, table, text
-from koderz.systems.publishing.logs.log import Log, LoggedSample
+from koderz.systems.publishing.logs.log import (
+    Log,
+    LoggedSample,
+    listed,
+    number,
+    read_json,
+    read_lines,
+    table,
+    text,
+)
 
 _NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT\d\d[-:]\d\d[-:]\d\d\.\d+)\.jsonl")
 _TOLD = ("limit", "gen_kwargs", "random_seed", "fewshot_seed", "model_args")

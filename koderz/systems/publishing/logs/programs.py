@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from koderz.systems.publishing.logs.files import listed, read_json, read_lines, table, text
-from koderz.systems.publishing.logs.log import Log, LoggedSample
+from koderz.systems.publishing.logs.log import (
+    Log,
+    LoggedSample,
+    listed,
+    read_json,
+    read_lines,
+    table,
+    text,
+)
 
 _PASSED = ("pass", "passed", "success")
 

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.logs.files import count, listed, number, read_json, table, text
-from koderz.systems.publishing.logs.log import Log, LoggedSample
+from koderz.systems.publishing.logs.log import (
+    Log,
+    LoggedSample,
+    count,
+    listed,
+    number,
+    read_json,
+    table,
+    text,
+)
 
 SPLITS = {
     "verified": 500,

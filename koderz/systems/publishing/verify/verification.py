@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
-from koderz.systems.publishing.share import SCHEMES, fetched
-from koderz.systems.publishing.unpacking import unpack_run
+from koderz.systems.publishing.share import SCHEMES, fetched, unpack_run
 from koderz.systems.publishing.verify.conclusions import (
     check_calibrations,
     check_decisions,

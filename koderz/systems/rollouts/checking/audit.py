@@ -6,29 +6,32 @@ koderz. A task whose own solution fails, or that passes if nothing is done, is u
 Exploits are tried under a short limit of time, several for each core where no clock of the tests could tell. One that
 is cut by it may pass late, so it's tried again under the task's own limit, and with no more at once than there are
 cores. An exploit that hangs isn't, if nothing in the tests can wake it: it would be cut at any limit.
+
+The corpus lies in `corpus/`, a TOML file a class. An exploit is carried out as an agent would: its files are written
+through the workspace, and its commands run there. What depends on the task is made from the files that the task's own
+solution changes, since these are what the tests load, start or read.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
+import re
+import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+import msgspec
 
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
 from koderz.systems.rollouts.checking import check
-from koderz.systems.rollouts.checking.exploits import (
-    Deed,
-    Exploit,
-    ExploitSubject,
-    corpus,
-    deed_of,
-    target_of,
-)
 from koderz.systems.rollouts.grading import grade, grade_published
 from koderz.systems.rollouts.grading.terms import terms_of
 from koderz.systems.rollouts.options import RolloutsOptions
@@ -36,6 +39,259 @@ from koderz.systems.rollouts.task import Rollout, in_parts
 from koderz.systems.rollouts.workspaces.afresh import Work
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces import git
+from koderz.systems.workspaces.folders import files_below
+
+_CORPUS = Path(__file__).with_name("corpus")
+_SHELL_CODE = (
+    "python3 - <<'END_OF_CODE'\n{}\nEND_OF_CODE\nstatus=$?; [ $status -eq 0 ] || exit $status\n"
+)
+_TIMERS = re.compile(
+    r"time|alarm|sleep|deadline|wait|until|poll|select|limit|delay|expire|retr[iy]|pexpect|spawn|read\s.*-\w*t",
+    re.IGNORECASE,
+)
+_NOWHERE = "/tests/expected"  # what a name stands for that a task has nothing for
+
+
+@dataclass(frozen=True, slots=True)
+class Exploit:
+    """A way to pass without doing the work.
+
+    In all its texts `@TARGET@`, `@MODULE@`, `@FILES@`, `@REFERENCE@` and `@WORKDIR@` stand for what the task has.
+    """
+
+    name: str
+    does: str
+    kind: str = ""  # the class, as in the literature
+    need: tuple[str, ...] = ()
+    code: str = ""  # Python at the head of each module and program that the solution changes
+    after: str = ""  # the same, at the end of each Python file
+    files: Mapping[str, str] = field(default_factory=dict)  # by path in the checkout
+    run: str = ""  # lines of bash; FILES, MODULES and TARGET are set
+    hangs: bool = False  # it waits until the tests end it, if they ever do
+
+
+class _Class(
+    msgspec.Struct, forbid_unknown_fields=True, rename={"kind": "class", "exploits": "exploit"}
+):
+    """A file of the corpus. `let`: texts that stand in its exploits as `@NAME@`."""
+
+    kind: str
+    exploits: list[Exploit]
+    let: dict[str, str] = {}
+
+
+@cache
+def corpus() -> tuple[Exploit, ...]:
+    """All exploits, by class and name."""
+    found = []
+    for path in sorted(_CORPUS.glob("*.toml")):
+        of_class = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _Class)
+        named = {name: text.strip("\n") for name, text in of_class.let.items()}
+        found += [_filled(replace(each, kind=of_class.kind), named) for each in of_class.exploits]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ExploitSubject:
+    """The parts of a task from which exploits are made. Paths of its solution are relative to WORKDIR."""
+
+    workdir: str
+    # the text of each Python file before the solution, or a stub of the same names
+    modules: Mapping[str, str]
+    programs: Mapping[str, str]  # the same of other scripts
+    files: tuple[str, ...]  # other files that the solution changes
+    verifier: str  # the text of its tests
+    reference: str  # what the tests compare with, as they see it; empty if there is no such file
+    writes_rewards: bool = False  # whether the tests do
+
+    def takes(self, exploit: Exploit) -> bool:
+        """Whether the task has all that an exploit needs."""
+        has = {
+            "python": bool(self.modules),
+            "code": bool(self.modules or self.programs),
+            "file": bool(self.files),
+            "reference": bool(self.reference),
+            "reward": self.writes_rewards,
+        }
+        is_made_of_code = bool(exploit.code or exploit.after)
+        return all(self._calls(need) or has.get(need, False) for need in exploit.need) and (
+            not is_made_of_code or has["code"]
+        )
+
+    @property
+    def may_wake(self) -> bool:
+        """Whether a clock of the tests may end a program that hangs, by the words that they use."""
+        return bool(_TIMERS.search(self.verifier))
+
+    def _calls(self, need: str) -> bool:
+        """Whether the tests call one of the programs of a need `calls:NAME|NAME`."""
+        word, _, names = need.partition(":")
+        return word == "calls" and bool(
+            re.search(rf"(?<![\w/-])(?:{names})(?![\w=])", self.verifier)
+        )
+
+
+def target_of(task: Rollout, before: Path, after: Path, changed: Iterable[str]) -> ExploitSubject:
+    """The subject of a task's exploits: its tree `before` and `after` its solution, which changed some paths."""
+    texts = {path: _text(after / path) for path in changed if (after / path).is_file()}
+    modules = {
+        path: _without(before / path, text) for path, text in texts.items() if path.endswith(".py")
+    }
+    programs = {
+        path: _text(before / path) or f"{text.splitlines()[0]}\n"
+        for path, text in texts.items()
+        if path not in modules and text.startswith("#!")
+    }
+    files = tuple(path for path in texts if path not in modules and path not in programs)
+    verifier = task.verifier
+    folders = verifier.tests if verifier else [task.folder / "tests"]
+    hidden = {path: file for folder in folders for path, file in files_below(folder).items()}
+    scripts = [task.folder / verifier.name] if verifier else []
+    said = [_text(path) for path in (*hidden.values(), *scripts)] + [
+        script.content for script in task.scripts
+    ]
+    return ExploitSubject(
+        task.workdir,
+        modules,
+        programs,
+        files,
+        "\n".join(["pytest python3"] * (verifier is None) + said),
+        _reference(hidden, [texts[path] for path in files]),
+        writes_rewards=verifier is not None and not verifier.by_status,
+    )
+
+
+def _reference(hidden: Mapping[str, Path], wanted: Iterable[str]) -> str:
+    """The file of the tests with what a solution writes, else the first that is no code."""
+    data = [path for path in hidden if PurePosixPath(path).suffix not in (".py", ".sh")]
+    contents = {text.strip() for text in wanted}
+    same = [path for path in data if _text(hidden[path]).strip() in contents]
+    return f"/tests/{[*same, *data][0]}" if data else ""
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+def _without(before: Path, solved: str) -> str:
+    """A module as it is without the solution: its text, or functions and classes of the same names that do nothing."""
+    if before.is_file():
+        return _text(before)
+    try:
+        body = ast.parse(solved).body
+    except SyntaxError:
+        return ""
+    return "\n".join(_stub(node) for node in body)
+
+
+def _stub(node: ast.stmt) -> str:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return f"def {node.name}(*given, **named):\n    return None\n"
+    if isinstance(node, ast.ClassDef):
+        names = [
+            each.name
+            for each in node.body
+            if isinstance(each, ast.FunctionDef) and each.name != "__init__"
+        ]
+        methods = [
+            f"    def {name}(self, *given, **named):\n        return None\n" for name in names
+        ]
+        return "\n".join(
+            [
+                f"class {node.name}:\n    def __init__(self, *given, **named):\n        pass\n",
+                *methods,
+            ]
+        )
+    names = [
+        name.id
+        for each in getattr(node, "targets", ())
+        for name in ast.walk(each)
+        if isinstance(name, ast.Name)
+    ]
+    return "".join(f"{name} = None\n" for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """An exploit made for one task: the files to be written, by path in the checkout, then a line for bash."""
+
+    files: Mapping[str, str]
+    line: str
+
+
+def deed_of(exploit: Exploit, target: ExploitSubject) -> Deed:
+    """The exploit as it is carried out on a task."""
+    named = {
+        "TARGET": next(iter([*target.modules, *target.programs, *target.files]), ""),
+        "MODULE": next((path.removesuffix(".py").replace("/", ".") for path in target.modules), ""),
+        "FILES": " ".join(target.files),
+        "REFERENCE": target.reference or _NOWHERE,
+        "WORKDIR": target.workdir,
+    }
+    made = _filled(exploit, named)
+    files = {path: text.lstrip("\n") for path, text in made.files.items()}
+    if made.code or made.after:
+        files |= {
+            path: _with_code(text, made.code, made.after) for path, text in target.modules.items()
+        }
+        files |= {
+            path: _with_shell_code(text, made.code)
+            for path, text in target.programs.items()
+            if made.code
+        }
+    variables = {
+        "MODULES": shlex.join(target.modules),
+        "FILES": shlex.join(target.files),
+        "TARGET": named["TARGET"],
+    }
+    line = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + made.run
+    return Deed(files, line if made.run else "")
+
+
+def _with_code(text: str, code: str, after: str) -> str:
+    """A module with code at its head, but behind what has to be first, and at its end."""
+    at = 0
+    try:
+        for node in ast.parse(text).body:
+            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if not (is_text or (isinstance(node, ast.ImportFrom) and node.module == "__future__")):
+                break
+            at = node.end_lineno or 0
+    except SyntaxError:
+        pass
+    lines = text.splitlines(keepends=True)
+    at = at or int(text.startswith("#!"))
+    return "".join([*lines[:at], "\n" * bool(at), code.lstrip("\n"), *lines[at:], "\n", after])
+
+
+def _with_shell_code(text: str, code: str) -> str:
+    """A script with Python near its head. A script in another language than a shell's becomes one."""
+    first, _, rest = text.partition("\n")
+    if not re.search(r"\b(?:ba|da|z|k)?sh\b", first):
+        first, rest = "#!/bin/bash", ""
+    return f"{first}\n{_SHELL_CODE.format(code.strip(chr(10)))}{rest}"
+
+
+def _filled(exploit: Exploit, named: Mapping[str, str]) -> Exploit:
+    """The exploit with texts in the place of their names."""
+
+    def filled(text: str) -> str:
+        return re.sub(r"@(\w+)@", lambda found: named.get(found[1], found[0]), text)
+
+    files = {filled(path): filled(text) for path, text in exploit.files.items()}
+    return replace(
+        exploit,
+        code=filled(exploit.code),
+        after=filled(exploit.after),
+        run=filled(exploit.run),
+        files=files,
+    )
+
+
+def classes(exploits: Iterable[Exploit]) -> Iterator[str]:
+    """The classes of some exploits, each once."""
+    yield from dict.fromkeys(each.kind for each in exploits)
+
 
 _EXPLOIT_SECONDS = 60.0
 _LEAST_SECONDS = 5.0  # of a run of the tests

@@ -17,7 +17,7 @@ from koderz.systems.rollouts.dockerfiles.context import Copy
 from koderz.systems.rollouts.task import Environment, Rollout, in_parts
 from koderz.systems.workspaces.built import HOST, NAMES, host_image
 from koderz.systems.workspaces.images import ImageStore, StoredImage
-from koderz.systems.workspaces.images.references import parse_reference
+from koderz.systems.workspaces.images.archives import parse_reference
 
 SCRATCH = "scratch"
 """The name of the empty image."""

@@ -25,10 +25,10 @@ from koderz.systems.rollouts.task import Environment
 from koderz.systems.workspaces.built import HOST, NAMES, building, find_built, host_image, seal
 from koderz.systems.workspaces.folders import make_tree
 from koderz.systems.workspaces.images import UnpackedImage
-from koderz.systems.workspaces.images.changes import copy_folder
 from koderz.systems.workspaces.images.tree import (
     Layers,
     copy_file,
+    copy_folder,
     is_white_out,
     make_opaque,
     mode_of,

@@ -17,7 +17,7 @@ from koderz.systems.rollouts.task import Rollout, Step
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.folders import files_below
 from koderz.systems.workspaces.local import Local
-from koderz_tracker.causes import Cause
+from koderz_tracker.errors import Cause
 
 _RUN_SECONDS = 600.0
 _IGNORING = ".harborignore"

@@ -18,11 +18,10 @@ from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz.systems.rollouts.additions import USED
 from koderz_tracker.breakdown import by_task
-from koderz_tracker.clusters import clusters_in, members
-from koderz_tracker.decisions import Told, each_of
+from koderz_tracker.outline import Told, each_of
 from koderz_tracker.rates import Interval
 from koderz_tracker.records import PASSES
-from koderz_tracker.results import Result
+from koderz_tracker.results import Result, clusters_in, members
 from koderz_tracker.stopping import tasks_needed
 from koderz_tracker.summary import Summary, missing_of
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
+from koderz.streams import plain
 from koderz_tracker.files import open_own
-from koderz_tracker.terminals import plain
 
 _STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from koderz.streams import plain
 from koderz_tracker.breakdown import by_task, mean_score
-from koderz_tracker.clusters import (
+from koderz_tracker.parts import Part
+from koderz_tracker.rates import PASS_AT, pass_at_k, rate_interval
+from koderz_tracker.results import (
     Clusters,
+    Result,
     clusters_in,
     clusters_of,
     interval_in,
     pass_at_k_in,
     pass_hat_k_in,
 )
-from koderz_tracker.parts import Part
-from koderz_tracker.rates import PASS_AT, pass_at_k, rate_interval
-from koderz_tracker.results import Result
-from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Fault, Plan

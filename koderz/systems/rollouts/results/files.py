@@ -17,6 +17,7 @@ from msgspec import to_builtins
 
 from koderz.errors import KoderzError
 from koderz.runs.documents import documented
+from koderz.streams import plain
 from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in
 from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines
 from koderz.systems.rollouts.workspaces.artifacts import Collected, keep
@@ -25,7 +26,6 @@ from koderz_tracker.records import Attempt, Call, Experiment, Fault, Once, Recor
 from koderz_tracker.runs import plan_and_line
 from koderz_tracker.stories import Stories
 from koderz_tracker.summary import Summary
-from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan

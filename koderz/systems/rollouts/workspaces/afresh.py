@@ -21,8 +21,7 @@ from koderz.systems.rollouts.task import Rollout
 from koderz.systems.rollouts.workspaces.artifacts import Collected
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.guarding import guard
-from koderz.systems.workspaces.images.changes import ImageChange, carry
-from koderz.systems.workspaces.images.tree import Layers, copy_file
+from koderz.systems.workspaces.images.tree import ImageChange, Layers, carry, copy_file
 from koderz.systems.workspaces.local import Local
 from koderz.systems.workspaces.rooted import UPPER
 from koderz.systems.workspaces.snapshots import Listing, changes, copy_tree

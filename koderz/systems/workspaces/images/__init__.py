@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
 from koderz.settings.paths import cache_folder
-from koderz.systems.workspaces.images.references import Reference, parse_reference
+from koderz.systems.workspaces.images.archives import Reference, parse_reference
 from koderz.systems.workspaces.images.tree import Layers, read_in_root, resolved
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Archives of `docker save` and OCI image layouts: which images they hold, and their parts.
+"""Archives of `docker save` and OCI image layouts: which images they hold, by which names, and their parts.
 
 A layout is a folder or a tar archive; an archive may be compressed by gzip, bzip2, xz or zstd. Formats: the OCI image
 specification 1.1, and docker's manifest.json. Folders of roots, such as debootstrap and `docker export` make, are named
@@ -12,20 +12,20 @@ import hashlib
 import os
 import platform
 import posixpath
+import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import Member, damage, decompressed, forget
 from koderz.settings.paths import cache_folder, home_folder
-from koderz.systems.workspaces.images.references import DIGEST, parse_reference
 from koderz_tracker.files import write_whole
 
 T = TypeVar("T")
@@ -455,3 +455,46 @@ def _digest(root: Path) -> str:
         except PermissionError:  # of another user, whom nobody in it is
             continue
     return f"sha256:{digest.hexdigest()}"
+
+
+_HUB = "docker.io"
+_PATH = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_DOMAIN = r"(?:[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*)(?::\d+)?"
+_REFERENCE = re.compile(
+    rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{_PATH}(?:/{_PATH})*)(?::(?P<tag>\w[\w.-]{{0,127}}))?"
+    r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
+)
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Reference(NamedTuple):
+    """An image's whole name."""
+
+    repository: str  # docker.io/library/ubuntu
+    tag: str = ""  # empty where a digest stands alone
+    digest: str = ""  # sha256:…
+
+    def __str__(self) -> str:
+        return (
+            self.repository
+            + (f":{self.tag}" if self.tag else "")
+            + (f"@{self.digest}" if self.digest else "")
+        )
+
+
+def parse_reference(name: str) -> Reference:
+    """The whole name: `ubuntu` is docker.io/library/ubuntu:latest. Raises KoderzError for what is none."""
+    if DIGEST.fullmatch(name):
+        return Reference("", digest=name)
+    if not (found := _REFERENCE.fullmatch(name)):
+        raise KoderzError(f"{name[:200]!r} is no name of an image, such as ubuntu:24.04")
+    domain, path = found["domain"] or "", found["path"]
+    if domain and not ("." in domain or ":" in domain or domain == "localhost"):
+        domain, path = "", f"{domain}/{path}"
+    if domain in ("", "index.docker.io"):
+        domain = _HUB
+    if domain == _HUB and "/" not in path:
+        path = f"library/{path}"
+    digest = found["digest"] or ""
+    return Reference(f"{domain}/{path}", found["tag"] or ("" if digest else "latest"), digest)

@@ -27,7 +27,7 @@ from koderz.systems.long_context.browsecomp_plus.suite import (
 )
 from koderz.systems.long_context.options import ResearchOptions
 from koderz.types import PRIVACY, Judging, Reply
-from koderz_tracker.calibration import calibration_error
+from koderz_tracker.parts import calibration_error
 from tests.koderz.systems.long_context.encrypted import (
     ANSWER,
     CANARY,

@@ -20,8 +20,7 @@ import pytest
 from koderz.cli import ALIASES
 from koderz.errors import KoderzError
 from koderz.systems.memory.allowance import Allowance
-from koderz.systems.memory.answers import USUAL
-from koderz.systems.memory.tools import TOOLS
+from koderz.systems.memory.tools import TOOLS, USUAL
 from koderz_tracker import open_cortex
 from tests.conftest import PATIENCE, Server, Shell
 from tests.koderz.cli.test_options import ALL

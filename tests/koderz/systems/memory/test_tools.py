@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.memory.answers import USUAL, text_of
 from koderz.systems.memory.server import make_server
-from koderz.systems.memory.tools import TOOLS
+from koderz.systems.memory.tools import TOOLS, USUAL, text_of
 from koderz_tracker import open_cortex
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.memories import Draft

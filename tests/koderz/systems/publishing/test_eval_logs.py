@@ -14,9 +14,9 @@ from msgspec import structs
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.formats import own_format, write_own
 from koderz.analysis.runs import load_run
-from koderz.systems.publishing.logs.files import unzipped
+from koderz.systems.publishing.logs.log import unzipped
 from koderz.testing import a_journal, a_plan
-from koderz_tracker.measures import Headline, Measure
+from koderz_tracker.basis import Headline, Measure
 from tests.koderz.analysis.test_conversation import COMMAND, OUTPUT, RULES, calls, each_wire
 from tests.tracker.builders import attempt, call, fault, judged
 

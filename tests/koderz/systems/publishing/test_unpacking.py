@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.publishing.unpacking import unpack_run
+from koderz.systems.publishing.share import unpack_run
 
 MB = 1 << 20
 

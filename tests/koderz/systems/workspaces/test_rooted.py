@@ -15,7 +15,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Command, Ended, Limits, Mount
 from koderz.systems.workspaces.images import ImageStore
-from koderz.systems.workspaces.images.changes import ImageChange, carry, changes, copy_folder
+from koderz.systems.workspaces.images.tree import ImageChange, carry, changes, copy_folder
 from koderz.systems.workspaces.local import Local
 from tests.conftest import PATIENCE
 from tests.koderz.systems.workspaces.images.made import File, base, config_of, docker_save, folder, layer, link

@@ -10,8 +10,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.systems.rollouts.checking import audit as auditing
-from koderz.systems.rollouts.checking.audit import Audit, Audited, audit_tasks
-from koderz.systems.rollouts.checking.exploits import Exploit, corpus
+from koderz.systems.rollouts.checking.audit import Audit, Audited, Exploit, audit_tasks, corpus
 from koderz.systems.rollouts.tasks.formats import load_task
 from koderz.systems.rollouts.workspaces.workspace import Stores
 from koderz.systems.workspaces.local import Local

@@ -32,7 +32,7 @@ from koderz.systems.rollouts.tasks.datasets import read_dataset
 from koderz.systems.rollouts.workspaces.workspace import Stores, Workspace, at_once
 from koderz.systems.workspaces.built import NAMES, built_environments, kept_folder, remove_built
 from koderz.systems.workspaces.images import ImageStore
-from koderz.systems.workspaces.images.changes import changes
+from koderz.systems.workspaces.images.tree import changes
 from koderz.systems.workspaces.local import Local
 from koderz.systems.workspaces.proxy import PublicHosts
 from koderz.systems.workspaces.rooted import UPPER

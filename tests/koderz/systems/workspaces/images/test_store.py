@@ -18,7 +18,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.systems.workspaces.images import ImageStore
-from koderz.systems.workspaces.images.references import parse_reference
+from koderz.systems.workspaces.images.archives import parse_reference
 from tests.koderz.systems.workspaces.images.made import File, config_of, docker_save, folder, laid_out, layer, oci_files
 
 SMALL = layer(folder("bin"), folder("app"), File("app/greeting", b"hello\n"), File("bin/tool", b"#!", mode=0o755))
