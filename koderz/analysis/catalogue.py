@@ -26,14 +26,12 @@ from msgspec.inspect import type_info
 from msgspec.structs import replace
 
 from koderz.analysis.logs import read_log
-from koderz_tracker.basis import Whole
-from koderz_tracker.errors import cause_of
-from koderz_tracker.outline import check_told, stopped_early
-from koderz_tracker.errors import KoderzError
+from koderz_tracker.basis import PASSING, Whole
+from koderz_tracker.errors import KoderzError, cause_of
 from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.journal import NAME
-from koderz_tracker.basis import PASSING
 from koderz_tracker.messages import digest_of
+from koderz_tracker.outline import check_told, stopped_early
 from koderz_tracker.records import PASSES, Headline, Measure
 from koderz_tracker.runs import RUN_ID, is_locked
 from koderz_tracker.sinks.standing import NAME as SINKS
