@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         Solver,
         solver,
     )
-    from koderz.solvers.handles import (
+    from koderz.solvers.definition import (
         AskHandle,
         ExclusiveHandle,
         GradeHandle,
@@ -172,7 +172,7 @@ _HOMES = {
         "Solver",
         "solver",
     ),
-    "koderz.solvers.handles": (
+    "koderz.solvers.definition": (
         "AskHandle",
         "ExclusiveHandle",
         "GradeHandle",

@@ -57,7 +57,7 @@ def test_wheels_are_downloaded_without_the_modules_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from koderz.errors import Unreachable
-    from koderz.systems.patches import released
+    from koderz.systems.patches import sources
 
     (tmp_path / "pip.py").write_text("open('hit', 'w')")
     (tmp_path / "wheels").mkdir()
@@ -65,6 +65,6 @@ def test_wheels_are_downloaded_without_the_modules_of_the_working_folder(
     monkeypatch.setitem(os.environ, "PIP_NO_INDEX", "1")
 
     with pytest.raises(Unreachable, match="koderz-perf-pypi needs"):
-        released._download("nothing==1 --hash=sha256:" + "0" * 64, tmp_path / "wheels")
+        sources._download("nothing==1 --hash=sha256:" + "0" * 64, tmp_path / "wheels")
 
     assert not (tmp_path / "hit").exists()

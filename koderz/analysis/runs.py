@@ -15,7 +15,7 @@ from koderz.analysis.logs import logs_in, named_alike, read_log, reader_of
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
-from koderz.settings.toml import results_folder
+from koderz.settings.layers import results_folder
 from koderz_tracker.journal import NAME
 from koderz_tracker.outline import is_decided, stopped_early, went_on
 from koderz_tracker.results import untold

@@ -27,9 +27,9 @@ from koderz.models.providers import every_provider, provider_of
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.installation import dependency_command
+from koderz.settings.layers import NAME, load_config, read_file, results_folder
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.systems import names_of, required
-from koderz.settings.toml import NAME, load_config, read_file, results_folder
 from koderz.types import Finding
 from koderz_tracker.registry import broken_systems
 from koderz_tracker.runs import run_folders

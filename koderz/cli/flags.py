@@ -40,7 +40,7 @@ DISPLAY = ("dry_run", "json", "quiet")
 
 def complete_runs(incomplete: str) -> list[str]:
     """Completions for names of runs, the latest first."""
-    from koderz.settings.toml import results_folder
+    from koderz.settings.layers import results_folder
     from koderz_tracker.runs import run_folders
 
     try:
@@ -131,7 +131,7 @@ class SettingsCommand(DeclaredCommand):
 
 
 def _results_folder(given: Path | None) -> Path:
-    from koderz.settings.toml import results_folder
+    from koderz.settings.layers import results_folder
 
     return results_folder(given)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from koderz.analysis.blocks import Block
     from koderz.analysis.catalogue import ArmRow, RunRow
-    from koderz_tracker.rewards import RewardsSummary
+    from koderz_tracker.recorded import RewardsSummary
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
@@ -70,7 +70,7 @@ def list_runs(
     from koderz.analysis.blocks import Table, Text
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
-    from koderz_tracker.rewards import reward_folders, summed_up
+    from koderz_tracker.recorded import reward_folders, summed_up
     from koderz_tracker.sinks.process import at_work, wake
 
     if sort not in SORTS:

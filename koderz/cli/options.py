@@ -181,7 +181,7 @@ def _in_short_help(
 def schema_of_run(words: Sequence[str]) -> Schema:
     """The options of the run that a command line names; the default ones if it names none that exists."""
     from koderz.engines.sources import schema_of_plan
-    from koderz.settings.toml import results_folder
+    from koderz.settings.layers import results_folder
     from koderz_tracker.runs import find_run, read_plan
 
     places = [value for word, value in pairwise((*words, "")) if word == "--results"]

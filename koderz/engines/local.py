@@ -24,7 +24,7 @@ from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
 from koderz.settings.requests import ALL_AT_ONCE, BatchOptions
 from koderz.settings.schema import Settings
-from koderz.solvers.handles import NEEDED
+from koderz.solvers.definition import NEEDED
 from koderz.types import JUDGE, MAIN, NOBODY, PRIVACY
 from koderz_tracker.outline import answered_in, batches_in
 

@@ -22,7 +22,7 @@ from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import fields_of, flag_of
 from koderz.settings.requests import ALL_AT_ONCE, ModelOptions, headers_in, is_sendable
 from koderz.settings.schema import Settings
-from koderz.solvers.handles import SHARING
+from koderz.solvers.definition import SHARING
 from koderz.suites.references import references_of
 from koderz.suites.suite import Noticing, RunContext
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SIMULATED, SUB

@@ -15,7 +15,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.experiments.calls import Caller
 from koderz.experiments.recording import Ask, checked_messages, refers
 from koderz.plans.plan import Identity, Plan
-from koderz.solvers.handles import NEEDED
+from koderz.solvers.definition import NEEDED
 from koderz.types import Message
 from koderz_tracker.journal import NAME
 from koderz_tracker.recorded import RecordedReplies

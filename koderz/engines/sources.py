@@ -27,18 +27,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.plans.arms import MODES, solver_names
-from koderz.plans.matrix import read_matrix
 from koderz.sandbox import SANDBOXES
-from koderz.settings.layers import ADDING_UP, CORE, Schema, beside, options_in
+from koderz.settings.layers import (
+    ADDING_UP,
+    CORE,
+    Config,
+    ConfigFile,
+    Schema,
+    beside,
+    load_config,
+    options_in,
+    read_file,
+)
 from koderz.settings.options import fields_of, flag_of
 from koderz.settings.registry import Registry
 from koderz.settings.requests import BatchOptions
 from koderz.settings.schema import Settings
-from koderz.settings.toml import Config, ConfigFile, load_config, read_file
 from koderz.settings.trust import Spends, costly
 from koderz.solvers import SOLVERS
-from koderz.solvers.handles import OPENED
+from koderz.solvers.definition import OPENED
 from koderz.suites import SUITES
+from koderz.suites.matrix import read_matrix
 from koderz.types import JUDGE, NOBODY, SIMULATED
 from koderz_tracker import records
 from koderz_tracker.sinks import check_names

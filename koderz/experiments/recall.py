@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, KoderzError
 from koderz.settings.schema import Settings
-from koderz.solvers.handles import RecallHandle, no_recall
+from koderz.solvers.definition import RecallHandle, no_recall
 from koderz.types import Task, Verdict
 
 if TYPE_CHECKING:

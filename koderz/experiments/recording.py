@@ -20,7 +20,7 @@ import orjson
 from koderz.errors import Fault
 from koderz.experiments.experiment import Ledger
 from koderz.plans.plan import Identity
-from koderz.solvers.handles import AskHandle
+from koderz.solvers.definition import AskHandle
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker import records
 from koderz_tracker.records import Blob, Call, Keyed, Once, Record, Text

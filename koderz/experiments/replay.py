@@ -24,7 +24,7 @@ from koderz.experiments import recording
 from koderz.experiments.experiment import Totals
 from koderz.experiments.recording import JUDGE_ASK, Ask, Backend, Recording, Reuse, digest_of
 from koderz.plans.plan import Identity
-from koderz.solvers.handles import Rerun
+from koderz.solvers.definition import Rerun
 from koderz.types import CONTEXT, JUDGE, MAIN, Lesson, Message, Reply, Task, Verdict
 from koderz_tracker import records
 from koderz_tracker.records import Blob, Call, Record

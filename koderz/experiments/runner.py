@@ -45,7 +45,7 @@ from koderz.sandbox.calibration import Exclusive
 from koderz.sandbox.scratch import scratch
 from koderz.sandbox.workspace import Meter, metered
 from koderz.solvers import SettledSolver
-from koderz.solvers.handles import NEEDED, OPENED, AskHandle
+from koderz.solvers.definition import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext

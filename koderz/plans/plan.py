@@ -17,9 +17,8 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
-from koderz.plans.commit import commit_of
 from koderz.plans.deciding import until_decided
-from koderz.plans.ids import NumberOfSamples, digest_of
+from koderz.plans.ids import NumberOfSamples, commit_of, digest_of
 from koderz.plans.selection import clusters_of, equal_prompts, notes_on
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
@@ -28,7 +27,7 @@ from koderz.settings.registry import digest_of_file
 from koderz.settings.requests import OF_REQUESTS
 from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REUSE, OF_SINKS, Settings
 from koderz.solvers import load_solver
-from koderz.solvers.handles import NEEDED, OPENED
+from koderz.solvers.definition import NEEDED, OPENED
 from koderz.suites import (
     SUITES,
     checked_measures,
@@ -44,7 +43,7 @@ from koderz.types import JUDGE, Judging, Task
 from koderz_tracker import records
 from koderz_tracker.parts import part_of
 from koderz_tracker.privacy import Privacy
-from koderz_tracker.rewards import rewarded_in
+from koderz_tracker.recorded import rewarded_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.solvers.handles import OPENED
+from koderz.solvers.definition import OPENED
 from koderz.suites import task_digest
 from koderz.suites.suite import linked
 from koderz_tracker.files import MB, read_all

@@ -18,7 +18,6 @@ from koderz.models.names import base_url_of, is_deployment, parse_model_name
 from koderz.models.prices import could_spend
 from koderz.models.providers import provider_of
 from koderz.plans.arms import Arm, asked_models, make_arms, with_solvers
-from koderz.plans.matrix import read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.observer import NullObserver, Observer
@@ -37,7 +36,7 @@ from koderz.settings.requests import (
 )
 from koderz.settings.schema import Settings
 from koderz.solvers import SettledSolver
-from koderz.suites.matrix import Matrix
+from koderz.suites.matrix import Matrix, read_matrix
 from koderz.suites.suite import Suite
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Cell

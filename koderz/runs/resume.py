@@ -19,11 +19,10 @@ from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import DECIDED, SessionEnd
 from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
-from koderz.settings.layers import fields_in, options_in, replaced
+from koderz.settings.layers import fields_in, options_in, replaced, results_folder
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.requests import BatchOptions, headers_in, named
 from koderz.settings.schema import Settings
-from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker import records
 from koderz_tracker.errors import CAUSES

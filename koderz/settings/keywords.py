@@ -146,6 +146,8 @@ class Keywords(Changes, total=False):
     num_warmups: int
     on_leak: Literal["drop", "refuse", "keep"]
     oolong_datasets: Sequence[str]
+    optimizer_params: str | Path | None
+    optimizers: Sequence[str]
     output_column: str | None
     overrides: str | Path | None
     patches: str | Path | None

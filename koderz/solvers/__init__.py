@@ -20,10 +20,9 @@ from typing import Any
 
 from koderz.errors import KoderzError, raised_at
 from koderz.settings.registry import Registry, digest_of_file, find_in_file, handed
+from koderz.solvers.definition import HANDLES, NEEDED, asks_once
 from koderz.solvers.definition import Solver as Solver
-from koderz.solvers.definition import asks_once
 from koderz.solvers.definition import solver as solver
-from koderz.solvers.handles import HANDLES, NEEDED
 from koderz.types import Expected
 
 SOLVERS: Registry[Solver[..., Any]] = Registry(

@@ -6,8 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from koderz.models.names import parse_model_name
-from koderz.solvers.definition import asks_once, solver
-from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
+from koderz.solvers.definition import (
+    AskHandle,
+    JudgeHandle,
+    LongContextHandle,
+    OnceHandle,
+    asks_once,
+    solver,
+)
 from koderz.types import Expected, Task, Verdict
 
 

@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 from koderz.prompts import Prompts, trimmed
 from koderz.settings.options import option
 from koderz.settings.paths import cache_folder
-from koderz.solvers.definition import REPLY_TOKENS, solver
-from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
+from koderz.solvers.definition import (
+    REPLY_TOKENS,
+    AskHandle,
+    JudgeHandle,
+    RecallHandle,
+    no_recall,
+    solver,
+)
 from koderz.types import Expected, Message, Reply, Task, Verdict
 from koderz_tracker.files import write_whole
 from koderz_tracker.messages import text_of

@@ -21,7 +21,7 @@ from koderz.plans.plan import Plan
 from koderz.prompts import load_prompts
 from koderz.runs.prepare import prepare
 from koderz.settings.options import fields_of
-from koderz.solvers.handles import HANDLES
+from koderz.solvers.definition import HANDLES
 from koderz.testing.engines import Notes, performed, shared, write_tasks
 from koderz.testing.suites import require_verdicts
 from koderz_tracker.records import Attempt, Call, Experiment, Grade, Once, Record

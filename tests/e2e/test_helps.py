@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.rollouts.helps.arms import SKILL, write_tasks
+from koderz.systems.rollouts.helps.verdict import SKILL, write_tasks
 from koderz.systems.rollouts.suite import SAMPLE
 from tests.conftest import Shell, kill_after, lines_of
 from tests.e2e.test_agents import FAKE, OWN, PRICES, PROGRAMS

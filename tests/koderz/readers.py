@@ -20,10 +20,10 @@ from tokenizers.models import WordLevel
 
 from koderz.analysis.catalogue import load_catalogue
 from koderz.analysis.runs import load_summary
-from koderz.plans.matrix import read_matrix
 from koderz.plans.selection import read_problems
 from koderz.prompts import load_prompts
-from koderz.settings.toml import load_config, read_file
+from koderz.settings.layers import load_config, read_file
+from koderz.suites.matrix import read_matrix
 from koderz.suites.tokens import Characters, load_tokenizer
 from koderz.systems.long_context.ruler.questions import read_hotpot, read_squad
 from koderz.systems.long_context.ruler.tasks import Material

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from koderz.settings.options import option
 from koderz.solvers import Solver, solver
-from koderz.solvers.handles import AskHandle, JudgeHandle
+from koderz.solvers.definition import AskHandle, JudgeHandle
 from koderz.types import Task, Verdict
 
 

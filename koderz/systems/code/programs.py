@@ -20,7 +20,7 @@ from koderz.types import Judging, Lesson, Message, Reply, Verdict
 if TYPE_CHECKING:
     from koderz.models.simulated import SimulatedReplies
     from koderz.suites.options import SimulatedOptions
-    from koderz.systems.code.extraction.search import Extraction
+    from koderz.systems.code.extraction.blocks import Extraction
 
 
 FEEDBACK_CHARS = 2000
@@ -104,7 +104,7 @@ class CodeSuite(ProgramSuite):
         self, task: CodeTask, program: str, context: JudgeContext, *, line_offset: int = 0
     ) -> Verdict:
         """Runs the task's tests on a whole program. Its first `line_offset` lines aren't its author's."""
-        from koderz.systems.code.extraction.search import Extraction
+        from koderz.systems.code.extraction.blocks import Extraction
 
         _, verdict = await self._run(task, Extraction(program, "", line_offset), context)
         return verdict

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koderz.prompts import PLACEHOLDERS, Prompts
-from koderz.solvers.definition import solver
+from koderz.solvers.definition import AskHandle, JudgeHandle, LongContextHandle, OnceHandle, solver
 from koderz.solvers.direct import REPLY_TOKENS, window_at_hand
-from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.types import Expected, Task, Verdict
 
 FULL = 0.85

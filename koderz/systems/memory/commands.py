@@ -314,7 +314,7 @@ def import_(
         raise KoderzError(f"{file}: {error}") from None
     print_json({"imported": new}) if json else say(f"{new} new memories")
     from koderz.cli.sync import settle_claims
-    from koderz.settings.toml import results_folder
+    from koderz.settings.layers import results_folder
 
     settle_claims(results_folder(results), None)
 
@@ -475,7 +475,7 @@ def _asked(
     embeddings: str | None = None,
 ) -> Any:
     """The result of `work` on the store. With `create`, a missing store is created."""
-    from koderz.settings.toml import results_folder
+    from koderz.settings.layers import results_folder
 
     path = store_path(results_folder(results))
 

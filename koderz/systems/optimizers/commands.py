@@ -20,7 +20,7 @@ from koderz.systems.optimizers.solvers.originals import DIFFERS
 
 CONCURRENCY = 5
 TEST_BUDGET = 150
-# `koderz.systems.optimizers.analysis.estimates.FEWEST_SEARCHES`, which loads more than help takes
+# `koderz.systems.optimizers.analysis.gains.FEWEST_SEARCHES`, which loads more than help takes
 SEEDS = 5
 _MOST_CONNECTIONS = 4096
 _CHECK = "optimize results --watch --run-id"

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from koderz.prompts import Prompts
 from koderz.settings.options import option
-from koderz.solvers.definition import asks_nothing, solver
-from koderz.solvers.handles import AskHandle, ExclusiveHandle, JudgeHandle
+from koderz.solvers.definition import AskHandle, ExclusiveHandle, JudgeHandle, asks_nothing, solver
 from koderz.types import JUDGE, Expected, Message, Task, Verdict
 
 _PATCH_TOKENS, _REVIEW_TOKENS = 800, 200  # of usual replies, for estimates

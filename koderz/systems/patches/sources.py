@@ -1,29 +1,37 @@
-"""Sources of tasks: the embedded repositories, or a user's file, recognised by its content.
+"""Sources of tasks: embedded repositories, released packages that pip fetches, or a user's file, known by its content.
 
 Published rows are those of GSO (gso-bench/gso, c89aecd) and of ISO-Bench (Lossfunk/ISO-Bench).
+
+Wheels are fetched by pip from whatever package index it is set up with, held to their hashes, and kept. Nothing of them
+runs here.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import hashlib
 import re
 import shlex
+import subprocess
+import sys
+import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, Unreachable
+from koderz.settings.paths import cache_folder
 from koderz.suites.dataset import Row
 from koderz.suites.options import require_no_column
 from koderz.suites.tables import read_rows
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.patches import diff_of
-from koderz.systems.patches.released import released_tasks
 from koderz.systems.patches.tasks import (
     GITHUB,
     PROMPT,
@@ -36,6 +44,97 @@ from koderz.systems.patches.tasks import (
     unique,
     workload,
 )
+from koderz.systems.workspaces import git
+
+_RELEASED = Path(__file__).with_name("releases")
+_WORDS = "download --quiet --disable-pip-version-check --no-deps --only-binary :all: --retries 1 --timeout 20"
+_SECONDS = 600.0
+
+
+@cache
+def released_tasks() -> tuple[PerfTask, ...]:
+    """A task for each file: two versions of a package. Its id names the later one."""
+    return tuple(_released_task(path) for path in sorted(_RELEASED.glob("*.toml")))
+
+
+def _released_task(path: Path) -> PerfTask:
+    stated = tomllib.loads(path.read_text(encoding="utf-8"))
+    before, after = (stated[side][0].split()[0].partition("==")[2] for side in ("base", "human"))
+    return PerfTask(
+        id=f"{path.stem}-{after}",
+        base_commit=before,
+        human_commit=after,
+        wheels=(tuple(stated["base"]), tuple(stated["human"])),
+        workloads={path.stem.replace("-", "_"): workload(path, stated["workload"].lstrip("\n"))},
+        prompt=f"{PROMPT} It is about {stated['about']}.",
+        needs=Needs(minutes=3.0),
+    )
+
+
+async def fetch(tasks: Iterable[PerfTask]) -> None:
+    """Downloads all their wheels. Raises Unreachable, in one line, if that fails."""
+    await asyncio.to_thread(
+        _fetch, [line for task in tasks for side in task.wheels for line in side]
+    )
+
+
+async def unpack(requirements: Sequence[str], tree: Path) -> None:
+    """Unpacks the modules of these wheels into a folder. Raises Unreachable as `fetch` does."""
+    await asyncio.to_thread(_fetch, requirements)
+    for line in requirements:
+        with zipfile.ZipFile(_wheel_of(line)) as wheel:
+            for info in wheel.infolist():
+                if not info.is_dir() and ".dist-info/" not in info.filename:
+                    git.write(tree, info.filename, wheel.read(info))
+
+
+def _fetch(requirements: Iterable[str]) -> None:
+    # one by one, since two versions of a package don't go together
+    for line in dict.fromkeys(requirements):
+        if not _is_kept(line):
+            place = _wheel_of(line)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+                _download(line, Path(folder)).replace(place)
+
+
+def _download(requirement: str, folder: Path) -> Path:
+    stated = folder / "requirements.txt"
+    stated.write_text(f"{requirement}\n")
+    words = ("--require-hashes", "--dest", str(folder), "--requirement", str(stated))
+    try:
+        done = subprocess.run(
+            # no pip.py of the working folder
+            [sys.executable, "-I", "-m", "pip", *_WORDS.split(), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS,
+            check=False,
+        )
+        said = done.stdout.decode(errors="replace").strip().splitlines()
+    except subprocess.TimeoutExpired:
+        said = [f"it takes longer than {_SECONDS:.0f} s"]
+    found = [*folder.glob("*.whl")]
+    if len(found) != 1:
+        errors = [
+            line.removeprefix("ERROR:").strip() for line in said if line.startswith("ERROR")
+        ] or said
+        why = errors[-1][:300] if errors else "it says nothing"
+        raise Unreachable(
+            f"koderz-perf-pypi needs {requirement.split()[0]} by pip, from a package index: {why}"
+        )
+    return found[0]
+
+
+def _is_kept(requirement: str) -> bool:
+    place = _wheel_of(requirement)
+    return place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == place.stem
+
+
+def _wheel_of(requirement: str) -> Path:
+    return cache_folder() / "wheels" / f"{requirement.rpartition(':')[2]}.whl"
+
 
 _HUMAN_COMMITS = MappingProxyType({"opt_commit": "gso", "head_commit": "iso", "commit_hash": "iso"})
 _FUNCTIONS = ("experiment", "store_result", "load_result", "check_equivalence", "run_test")

@@ -35,8 +35,7 @@ from koderz.systems.patches.measuring.bench import Bench, Recorder
 from koderz.systems.patches.measuring.verdicts import Rule
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.patches import agents_in, given_by
-from koderz.systems.patches.released import fetch
-from koderz.systems.patches.sources import refused, tasks_of
+from koderz.systems.patches.sources import fetch, refused, tasks_of
 from koderz.systems.patches.tasks import ABSENT, PerfTask, can_serve
 from koderz.systems.patches.trees import Trees
 from koderz.systems.workspaces import git

@@ -31,7 +31,7 @@ from koderz.sandbox.workspace import (
 )
 from koderz.settings.paths import home_folder
 from koderz.systems.patches.machines import Machine
-from koderz.systems.patches.released import unpack
+from koderz.systems.patches.sources import unpack
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.workspaces import git
 from koderz.systems.workspaces.folders import new_path

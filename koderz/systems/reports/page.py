@@ -28,9 +28,18 @@ from koderz.systems.reports.panels import (
     heat_maps,
     panels,
 )
-from koderz.systems.reports.stories import budget_of, pack_stories, packed_json
 from koderz.systems.reports.versus import Comparisons, comparisons
-from koderz.systems.reports.view import Entry, View, average, headline, measured, shown_in
+from koderz.systems.reports.view import (
+    Entry,
+    View,
+    average,
+    budget_of,
+    headline,
+    measured,
+    pack_stories,
+    packed_json,
+    shown_in,
+)
 from koderz.types import NOBODY
 from koderz_tracker.files import write_whole
 from koderz_tracker.results import told_ends, told_reuse

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from koderz.errors import KoderzError, StorageError
 from koderz.systems.rewards.scores import Item, Score
+from koderz_tracker.recorded import RewardedTasks
 from koderz_tracker.records import Plan, Reward
-from koderz_tracker.rewards import RewardedTasks
 from koderz_tracker.runs import read_plan, run_folders
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from koderz.errors import Fault
 from koderz.models.names import ModelName, parse_model_name
 from koderz.models.providers import endpoint_for
 from koderz.settings.schema import Settings
-from koderz.solvers.definition import asks_nothing, solver
-from koderz.solvers.handles import JudgeHandle
+from koderz.solvers.definition import JudgeHandle, asks_nothing, solver
 from koderz.suites import task_digest
 from koderz.suites.suite import ExperimentContext, JudgeContext, Suite, SuiteSource
 from koderz.systems.serving.client import Prompt, counter_of, load_prompts

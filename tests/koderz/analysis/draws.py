@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from koderz.systems.optimizers.analysis.estimates import Gain, gain_of
-from koderz.systems.optimizers.analysis.gains import claim
+from koderz.systems.optimizers.analysis.gains import Gain, claim, gain_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from koderz.analysis.story import Experiments, Story, shortened, told_asked, told_reply, told_results
 from koderz.cli.show import tell
 from koderz.models.clients import packed
-from koderz.systems.reports.stories import _blocks
+from koderz.systems.reports.view import _blocks
 from koderz.systems.rollouts.results.screen import _record_lines
 from koderz.testing import a_journal
 from koderz_tracker.records import Call, Once

@@ -22,7 +22,7 @@ from koderz.analysis.pairs import Side, matched, sides_of
 from koderz.analysis.runs import Run, load_summary
 from koderz.analysis.sequential import interval_of, p_of
 from koderz.errors import KoderzError
-from koderz.systems.optimizers.analysis.estimates import gain_of
+from koderz.systems.optimizers.analysis.gains import gain_of
 from koderz.systems.reports.panels import decision_charts
 from koderz.systems.reports.versus import comparisons
 from koderz.systems.reports.view import View

@@ -13,7 +13,7 @@ from koderz.engines.resources import model_facts, open_models, sandbox_of
 from koderz.errors import KoderzError
 from koderz.models import ModelName
 from koderz.sandbox import NoSandbox
-from koderz.solvers.handles import AskHandle
+from koderz.solvers.definition import AskHandle
 from koderz.testing import FakeModel
 from tests.koderz.world import good, planned
 

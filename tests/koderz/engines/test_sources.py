@@ -9,7 +9,7 @@ import pytest
 from koderz.engines import sources
 from koderz.engines.sources import read_sources
 from koderz.errors import KoderzError
-from koderz.settings.toml import ConfigFile, read_file
+from koderz.settings.layers import ConfigFile, read_file
 from koderz.systems.long_context.ruler.options import RulerOptions
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
-from koderz.plans.matrix import read_matrix
-from koderz.suites.matrix import Matrix, MatrixCells
+from koderz.suites.matrix import Matrix, MatrixCells, read_matrix
 from koderz_tracker.records import Cell
 from tests.koderz.world import settings_of
 

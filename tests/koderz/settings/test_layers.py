@@ -10,9 +10,8 @@ import orjson
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.settings.layers import Schema, as_config, replaced, roles_in
+from koderz.settings.layers import Schema, as_config, load_config, read_file, replaced, roles_in
 from koderz.settings.options import option
-from koderz.settings.toml import load_config, read_file
 
 
 @dataclass(frozen=True, slots=True)

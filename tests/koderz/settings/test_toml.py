@@ -13,10 +13,9 @@ from koderz.engines.sources import REGISTRIES, schema_of
 from koderz.errors import KoderzError
 from koderz.models.prices import could_spend
 from koderz.sandbox import DockerOptions
-from koderz.settings.layers import CORE
+from koderz.settings.layers import CORE, Config, load_config, read_file, results_folder
 from koderz.settings.options import Field, fields_of, plain
 from koderz.settings.schema import Settings
-from koderz.settings.toml import Config, load_config, read_file, results_folder
 from koderz.settings.trust import risks_of, risks_of_plan
 from koderz.systems.long_context.ruler.options import RulerOptions
 

@@ -19,8 +19,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from koderz.systems.code.extraction.blocks import (
+    PYTHON,
     Block,
+    Extraction,
     Fence,
+    Search,
     block_kinds,
     fence_state,
     fenced_ranges,
@@ -34,7 +37,6 @@ from koderz.systems.code.extraction.program import (
     margin_of,
     mentions_definition,
 )
-from koderz.systems.code.extraction.search import PYTHON, Extraction, Search
 from koderz.systems.code.extraction.statements import DEFINITIONS, IMPORTS
 
 _REFUSING = frozenset({"refusal", "content_filter"})  # finish reasons

@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from koderz.errors import Fault
+from koderz.systems.code.extraction.blocks import Extraction
 from koderz.systems.code.extraction.extraction import extract_program
-from koderz.systems.code.extraction.search import Extraction
 
 SHORT = 16 << 10  # characters; the densest reply of that size takes a fifth of a second
 LONGEST = 1 << 20  # characters

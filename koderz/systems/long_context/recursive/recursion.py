@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.prompts import Prompts
-from koderz.solvers.handles import AskHandle, OnceHandle
+from koderz.solvers.definition import AskHandle, OnceHandle
 from koderz.systems.long_context.wasm.cells import CellResult, SubCall
 from koderz.types import Message, Reply
 from koderz_tracker.messages import text_of

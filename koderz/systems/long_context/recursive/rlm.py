@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz.prompts import PLACEHOLDERS, Prompts
-from koderz.solvers.definition import solver
+from koderz.solvers.definition import AskHandle, JudgeHandle, LongContextHandle, OnceHandle, solver
 from koderz.solvers.direct import window_at_hand
-from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.systems.long_context.options import RlmOptions
 from koderz.systems.long_context.recursive.recursion import Level, Limits, Recursion
 from koderz.types import MAIN, Expected, Task, Verdict

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from koderz.systems.optimizers.analysis.estimates import gain_of
+from koderz.systems.optimizers.analysis.gains import gain_of
 from koderz.systems.optimizers.analysis.trials import (
     SEARCHING,
     PlannedTrial,

@@ -10,8 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koderz.systems.optimizers.analysis.estimates import gain_of
-from koderz.systems.optimizers.analysis.gains import rows_of, searches_of
+from koderz.systems.optimizers.analysis.gains import gain_of, rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import PlannedTrial, Trial, cells_of
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.payload import DatasetRecords

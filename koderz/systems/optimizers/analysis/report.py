@@ -17,8 +17,10 @@ from koderz.analysis.intervals import FEWEST_TO_RESAMPLE, Interval
 from koderz.analysis.sections import Content, Curve, Curves, Section, SideBySide
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.checkpoint import State
-from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES, About, Gain
 from koderz.systems.optimizers.analysis.gains import (
+    FEWEST_SEARCHES,
+    About,
+    Gain,
     GainRow,
     Search,
     claim,

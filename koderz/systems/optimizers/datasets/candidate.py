@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.suites.reviews import json_object
 from koderz.suites.tables import fill, placeholders
-from koderz.systems.optimizers.datasets.cut import normalised, shingles
+from koderz.systems.optimizers.datasets.payload import normalised, shingles
 from koderz.types import Message
 
 if TYPE_CHECKING:

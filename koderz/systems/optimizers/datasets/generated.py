@@ -9,8 +9,7 @@ from functools import cache
 
 from koderz.suites.metrics import LabelMetric, Metric, NumberMetric
 from koderz.suites.scorers import Labels
-from koderz.systems.optimizers.datasets.cut import Piece, Preset, Texts
-from koderz.systems.optimizers.datasets.payload import SPLITS, Item
+from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Piece, Preset, Texts
 
 ITEMS = 300  # of each split
 

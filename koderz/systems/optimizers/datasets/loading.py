@@ -19,10 +19,18 @@ from koderz.suites.metrics import LabelMetric, Metric, NumberMetric, OwnMetric, 
 from koderz.suites.options import require_no_column
 from koderz.suites.scorers import Labels
 from koderz.suites.tables import KINDS, kind_of, placeholders, read_rows, scalar
-from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, SplitName
+from koderz.systems.optimizers.datasets.payload import (
+    SPLITS,
+    Dataset,
+    Item,
+    Piece,
+    Preset,
+    SplitDataset,
+    SplitName,
+    cut,
+)
 from koderz.systems.optimizers.datasets.published import PUBLISHED, TESTS, JudgeMetric
 from koderz.types import Message
 from koderz_tracker.files import MB, read_all, write_whole

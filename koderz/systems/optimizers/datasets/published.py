@@ -30,8 +30,7 @@ from koderz.suites.tables import (
     scalar,
     truthful_choice,
 )
-from koderz.systems.optimizers.datasets.cut import Piece, Preset
-from koderz.systems.optimizers.datasets.payload import Item
+from koderz.systems.optimizers.datasets.payload import Item, Piece, Preset
 
 RUBRICS: Mapping[str, str] = {
     "judge": "Does the reply say what the expected answer says? 1: it does, in whatever words. 0: it does not, or it "

@@ -30,7 +30,7 @@ from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Applied, Trees, texts_of
 
 if TYPE_CHECKING:
-    from koderz.solvers.handles import ExclusiveHandle
+    from koderz.solvers.definition import ExclusiveHandle
 
 LEGS: Mapping[str, tuple[str, ...]] = {
     "baseline": ("base", "again"),

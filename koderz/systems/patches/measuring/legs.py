@@ -21,7 +21,7 @@ from koderz.systems.patches.measuring.verdicts import Leg, Timing, require_sound
 from koderz.systems.patches.tasks import PerfTask
 
 if TYPE_CHECKING:
-    from koderz.solvers.handles import ExclusiveHandle
+    from koderz.solvers.definition import ExclusiveHandle
 
 
 MOST = 256 << 20  # bytes of one message

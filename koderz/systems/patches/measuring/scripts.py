@@ -38,7 +38,7 @@ from koderz.systems.patches.measuring.verdicts import Leg, require_sound
 from koderz.systems.patches.tasks import PerfTask
 
 if TYPE_CHECKING:
-    from koderz.solvers.handles import ExclusiveHandle
+    from koderz.solvers.definition import ExclusiveHandle
 
 
 _RESULTS = "results"  # the folder of its home in which a script runs

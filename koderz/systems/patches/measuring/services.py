@@ -34,7 +34,7 @@ from koderz.systems.patches.measuring.verdicts import (
 from koderz.systems.patches.tasks import PORT, PerfTask, Service, server_load
 
 if TYPE_CHECKING:
-    from koderz.solvers.handles import ExclusiveHandle
+    from koderz.solvers.definition import ExclusiveHandle
 
 
 AGREEMENT = "agreement"  # the figure: share of answers, or of what was done, that is as base has it

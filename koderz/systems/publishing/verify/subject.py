@@ -27,7 +27,7 @@ from koderz.settings.schema import Settings
 from koderz.settings.systems import own_names
 from koderz.settings.trust import risks_of_plan
 from koderz.solvers import SOLVERS
-from koderz.solvers.handles import OPENED
+from koderz.solvers.definition import OPENED
 from koderz.suites import SUITES, load_suite, suite_digest
 from koderz.systems.publishing.share import PUBLISHED
 from koderz.systems.publishing.verify.findings import ON_TRUST, Verification, as_json

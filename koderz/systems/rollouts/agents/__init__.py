@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from koderz.errors import Fault, PromptTooLong
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE
-from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
+from koderz.solvers.definition import JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.evaluation import (
     ARTIFACT,
     Evaluation,

@@ -24,7 +24,7 @@ from koderz._version import __version__
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import BRIDGE_PORT, Ended
 from koderz.settings.installation import extra_command
-from koderz.solvers.handles import AskHandle
+from koderz.solvers.definition import AskHandle
 from koderz.systems.rollouts.agents.adapters import (
     ACP,
     Dirs,

@@ -19,7 +19,7 @@ from koderz.errors import KoderzError
 from koderz.models.clients import PATHS, Client, MalformedError, client_of, packed, sampling_of
 from koderz.sandbox.gate import SECONDS, Gate, is_same
 from koderz.sandbox.workspace import Command
-from koderz.solvers.handles import AskHandle
+from koderz.solvers.definition import AskHandle
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.agents.servers import Run, Servers
 from koderz.types import REJECTED, Reply

@@ -19,8 +19,15 @@ from koderz.errors import Fault, KoderzError
 from koderz.models.names import parse_model_name
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.settings.systems import own_names
-from koderz.solvers.definition import Solver, asks_nothing, solver
-from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
+from koderz.solvers.definition import (
+    AskHandle,
+    JudgeHandle,
+    OnceHandle,
+    Solver,
+    WorkspaceHandle,
+    asks_nothing,
+    solver,
+)
 from koderz.systems.rollouts.agents import ScriptOptions, judged
 from koderz.systems.rollouts.agents.acp import AcpAgent, AcpBridge
 from koderz.systems.rollouts.agents.adapters import Dirs, adapter_of, require_taken, version_command

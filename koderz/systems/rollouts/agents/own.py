@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from koderz.prompts import PLACEHOLDERS, Prompts
-from koderz.solvers.definition import asks_nothing, solver
-from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
+from koderz.solvers.definition import AskHandle, JudgeHandle, WorkspaceHandle, asks_nothing, solver
 from koderz.systems.rollouts.additions import told_of
 from koderz.systems.rollouts.agents import AgentOptions, judged
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict

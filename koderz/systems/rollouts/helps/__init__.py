@@ -22,8 +22,7 @@ from koderz.systems.rollouts.commands import DATA, TOLD, WITHOUT, Data, own, sta
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
-    from koderz.systems.rollouts.helps.arms import Arms
-    from koderz.systems.rollouts.helps.verdict import Power, Verdict
+    from koderz.systems.rollouts.helps.verdict import Arms, Power, Verdict
     from koderz.systems.rollouts.results.files import Place
 
 _AT_ONCE = 4
@@ -90,7 +89,7 @@ def helps(
         koderz helps --skill sql-style --dataset tasks --agent codex --max-cost 20
         koderz helps --skill sql-style@v1 --skill sql-style --dataset tasks --dry-run
     """
-    from koderz.systems.rollouts.helps.arms import SKILL, arms_of, given_by, write_tasks
+    from koderz.systems.rollouts.helps.verdict import SKILL, arms_of, given_by, write_tasks
 
     options = {
         "skills": skill,
@@ -209,8 +208,7 @@ def _asked(
     import asyncio
 
     from koderz.engines.sources import require_effect
-    from koderz.systems.rollouts.helps.arms import write_config
-    from koderz.systems.rollouts.helps.verdict import power_of
+    from koderz.systems.rollouts.helps.verdict import power_of, write_config
     from koderz.systems.rollouts.options import RolloutsOptions
 
     if dataset.suffix == ".toml":

@@ -16,8 +16,7 @@ from koderz.suites import load_suite
 from koderz.suites.suite import SuiteSource
 from koderz.systems.patches.checking import check_tasks
 from koderz.systems.patches.options import PerformanceOptions
-from koderz.systems.patches.released import fetch, released_tasks, unpack
-from koderz.systems.patches.sources import tasks_of
+from koderz.systems.patches.sources import fetch, released_tasks, tasks_of, unpack
 from koderz.systems.patches.suite import Pypi
 from tests.conftest import Shell
 

@@ -19,7 +19,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.workspace import Command
-from koderz.solvers.handles import ExclusiveHandle
+from koderz.solvers.definition import ExclusiveHandle
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.measuring.legs import GUEST
 from koderz.systems.patches.measuring.scripts import Scripts, drawn_for

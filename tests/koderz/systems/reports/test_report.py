@@ -20,7 +20,7 @@ from koderz.analysis.runs import load_summary
 from koderz.analysis.sections import Scale
 from koderz.errors import KoderzError
 from koderz.systems.reports.page import write_report
-from koderz.systems.reports.stories import budget_of
+from koderz.systems.reports.view import budget_of
 from koderz.testing import a_plan
 from koderz_tracker.records import Arm, Measure, Record
 from tests.koderz.analysis.builders import document, write

@@ -11,8 +11,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.additions import Addition, Kind, used_in
-from koderz.systems.rollouts.helps.arms import arms_of, given_by, write_config
-from koderz.systems.rollouts.helps.verdict import Verdict, verdicts_of
+from koderz.systems.rollouts.helps.verdict import Verdict, arms_of, given_by, verdicts_of, write_config
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.tasks.config import read_config
 from tests.conftest import Shell
@@ -131,7 +130,7 @@ def test_arms_of_two_states_of_one_thing_are_compared_with_each_other(
     skill: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = skill("one")
-    monkeypatch.setattr("koderz.systems.rollouts.helps.arms.read_additions", _named)
+    monkeypatch.setattr("koderz.systems.rollouts.helps.verdict.read_additions", _named)
 
     assert [*arms_of(given_by({"skills": [f"{folder}@v1", folder]}))] == ["with one@v1", "with one"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from koderz.systems.code.extraction.blocks import Extraction
 from koderz.systems.code.extraction.extraction import extract_program
-from koderz.systems.code.extraction.search import Extraction
 
 PROMPT = '''from typing import List
 import math

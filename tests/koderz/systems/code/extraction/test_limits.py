@@ -13,9 +13,9 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.systems.code.extraction import limits
+from koderz.systems.code.extraction.blocks import Extraction
 from koderz.systems.code.extraction.extraction import extract_program
 from koderz.systems.code.extraction.limits import LONGEST, SHORT, extract_within_limits
-from koderz.systems.code.extraction.search import Extraction
 from tests.conftest import PATIENCE, descendants, wait_for
 
 PROMPT = "def area(sides):\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koderz.analysis import statistics
-from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES, crossed, gain_of
-from koderz.systems.optimizers.analysis.gains import BETTER_PROMPTS
+from koderz.systems.optimizers.analysis.gains import BETTER_PROMPTS, FEWEST_SEARCHES, crossed, gain_of
 from koderz.systems.optimizers.commands import SEEDS
 from tests.koderz.analysis.draws import false_claims, said
 

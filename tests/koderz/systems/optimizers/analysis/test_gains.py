@@ -15,8 +15,7 @@ from koderz.analysis.sections import Curves, SideBySide, sections_of
 from koderz.analysis.statistics import score_test
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis import report as optimizer_report
-from koderz.systems.optimizers.analysis.estimates import gain_of
-from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
+from koderz.systems.optimizers.analysis.gains import GainRow, gain_of, rows_of, searches_of
 from koderz.systems.optimizers.analysis.part import OPTIMIZE
 from koderz.systems.optimizers.analysis.report import compare_optimizers, section_of
 from koderz.systems.optimizers.analysis.trials import Trial

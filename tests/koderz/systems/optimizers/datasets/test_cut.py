@@ -9,8 +9,17 @@ from itertools import chain
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, Texts, cut, normalised, shingles
-from koderz.systems.optimizers.datasets.payload import Item, OnLeak
+from koderz.systems.optimizers.datasets.payload import (
+    Item,
+    OnLeak,
+    Piece,
+    Preset,
+    SplitDataset,
+    Texts,
+    cut,
+    normalised,
+    shingles,
+)
 
 TWO: Preset = {"train": Piece("train", 0, 4), "validation": Piece("train", 4, 4), "test": Piece("test", 0, 4)}
 ONE: Preset = {"train": Piece("all", 0, 4), "validation": Piece("all", 4, 4), "test": Piece("all", 8, 4)}

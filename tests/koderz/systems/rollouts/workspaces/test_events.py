@@ -14,7 +14,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox.scratch import scratch
-from koderz.solvers.handles import WorkspaceHandle
+from koderz.solvers.definition import WorkspaceHandle
 from koderz.systems.rollouts.agents import StepWork, goes_on, judged, rewards_of, summed_up
 from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.environments.trees import files_shown
