@@ -16,8 +16,7 @@ def main() -> None:
 
         sys.stdout.write(f"koderz {__version__}\n")
         return
-    from koderz.interruption import leave_at_once, raise_again
-    from koderz.streams import exit_code, keep_going, open_closed
+    from koderz.streams import exit_code, keep_going, leave_at_once, open_closed, raise_again
 
     open_closed()
     output = keep_going()

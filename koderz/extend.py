@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from koderz.analysis.formats import (
+    from koderz.analysis.export import (
         Format,
         folder_format,
     )
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "koderz.analysis.formats": (
+    "koderz.analysis.export": (
         "Format",
         "folder_format",
     ),

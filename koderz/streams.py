@@ -1,4 +1,4 @@
-"""Standard streams that can't be used, and text of any origin made safe to show in a terminal.
+"""Terminals: standard streams that are closed, Ctrl-C with nothing to finish, and text of any origin made safe to show.
 
 Closed streams are replaced, and what a full disk refuses doesn't end a run.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import unicodedata
 from typing import TYPE_CHECKING
@@ -92,3 +93,24 @@ def steers(char: str) -> bool:
 
 def _visible(char: str) -> str:
     return repr(char)[1:-1] if ord(char) < 0xD800 or ord(char) > 0xDFFF else "\ufffd"
+
+
+EXIT_INTERRUPTED = 130
+
+
+def leave_at_once() -> None:
+    """Lets Ctrl-C end the process at once from now on, even within an import or while threads wait."""
+    # elsewhere it is ignored, as after nohup, or a host's
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def raise_again() -> None:
+    """Restores Python's handling of Ctrl-C, which raises KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"koderz: interrupted\n")
+    os._exit(EXIT_INTERRUPTED)

@@ -1,7 +1,8 @@
-"""Runs as rows: one an experiment, or one an attempt; each is written before the next is read.
+"""Runs as rows, one an experiment or one an attempt, and in the forms that other tools and public registries read.
 
-CSV and Markdown are for people and spreadsheets, Parquet for data frames. JSONL is the samples format: HumanEval's
-evaluator takes `completion` (it puts the task's prompt before it), EvalPlus' and `koderz judge` take `solution`.
+Each row is written before the next is read. CSV and Markdown are for people and spreadsheets, Parquet for data frames.
+JSONL is the samples format: HumanEval's evaluator takes `completion` (it puts the task's prompt before it), EvalPlus'
+and `koderz judge` take `solution`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import csv
 import io
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -20,10 +22,10 @@ from msgspec import UNSET
 from koderz.analysis.logs import reader_of
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.runs import FAULT, FaultsAs, Run, Source, load_run, run_of, run_paths
-from koderz.analysis.story import Experiments, StoryStep
+from koderz.analysis.story import Experiments, Story, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
-from koderz.settings.systems import names_of
+from koderz.settings.systems import added, names_of
 from koderz.streams import plain
 from koderz_tracker.blobs import read_data
 from koderz_tracker.records import Attempt, Fault, Plan
@@ -32,8 +34,8 @@ from koderz_tracker.runs import read_plan
 from koderz_tracker.summary import Summary
 
 Row = Mapping[str, Any]
-Format = Literal["csv", "parquet", "jsonl", "md", "md-wide"]
-FORMATS: tuple[Format, ...] = ("csv", "parquet", "jsonl", "md", "md-wide")
+TableFormat = Literal["csv", "parquet", "jsonl", "md", "md-wide"]
+FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "jsonl", "md", "md-wide")
 
 _KINDS: Mapping[type, str] = {
     int: "sample test_memory iterations grades calls tokens_in tokens_out attempt call",
@@ -78,7 +80,7 @@ _BATCH = 1000  # rows of a Parquet row group
 
 def export(
     folders: Sequence[Path],
-    format_: Format,
+    format_: TableFormat,
     write_to: IO[bytes],
     *,
     attempts: bool = False,
@@ -358,7 +360,7 @@ def _short(value: Any) -> str:
 
 
 _WRITERS: Mapping[
-    Format, Callable[[IO[bytes], Mapping[str, type]], AbstractContextManager[Write]]
+    TableFormat, Callable[[IO[bytes], Mapping[str, type]], AbstractContextManager[Write]]
 ] = {
     "csv": _csv,
     "parquet": _parquet,
@@ -368,7 +370,7 @@ _WRITERS: Mapping[
 }
 
 
-def format_of(path: Path | None, given: str | None) -> Format:
+def format_of(path: Path | None, given: str | None) -> TableFormat:
     """The given format, or that of the file's name. Raises KoderzError if neither gives one."""
     name = given or (path.suffix.removeprefix(".") if path else "")
     for format_ in FORMATS:
@@ -453,3 +455,118 @@ def _runs(source: Source) -> Iterator[Run]:
 def _paths_in(folder: Path) -> list[Path]:
     """The runs in a results folder; none in a folder that is itself a run, or another tool's log."""
     return [] if not folder.is_dir() or reader_of(folder) else run_paths(folder)
+
+
+Stories = Iterable[tuple[Plan, Story]]
+"""Experiments, each with its run's plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An export format: a function that writes experiments into a binary file, or as several files into a folder."""
+
+    function: Callable[[Stories, Any], None]
+    """The function. Its second argument is the open file, or the path of the folder, which exists."""
+
+    is_folder: bool = False
+    """Whether it is handed a folder."""
+
+    def __call__(self, stories: Stories, target: Any) -> None:
+        """Write the experiments."""
+        self.function(stories, target)
+
+    @classmethod
+    def of(cls, found: Any, name: str) -> Format:
+        """The format that was loaded under a name: a Format, or a function that may have the attribute `is_folder`.
+
+        Raises KoderzError for anything else.
+        """
+        if isinstance(found, cls):
+            return found
+        if not callable(found):
+            raise KoderzError(f"the format {name} is no function: {found!r:.80}")
+        return cls(found, bool(vars(found).get("is_folder", False)))
+
+
+def folder_format(function: Callable[[Stories, Path], None]) -> Format:
+    """Decorator that makes a `Format` of a function which writes into a folder."""
+    return Format(function, is_folder=True)
+
+
+Relationship = Literal["first_party", "third_party", "collaborative", "other"]
+"""The evaluator's relation to the model, in Every Eval Ever's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The facts that a registry asks for and a run doesn't hold."""
+
+    organization: str | None = None  # that publishes the result
+    relationship: Relationship | None = None
+    model_id: str | None = None  # as the registry has it: DEVELOPER/NAME
+    source_url: str | None = None  # of the published run
+    hf_dataset: str | None = None  # the dataset on the Hub
+    hf_task: str | None = None  # the task of its leaderboard
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The arm that is written of each run, and how results that are missing are dealt with."""
+
+    arm: str | None = None  # None: all
+    faults: FaultsAs | None = None  # how faults count; None: neither way
+    # whether an arm is written although not all that was planned is judged
+    incomplete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryFormat:
+    """The format of a public registry of results, which asks for more than a run holds."""
+
+    function: Callable[[Sequence[Path], Any, Publication, Extent], int | None]
+    """It writes the runs in folders, and returns the number of samples that it wrote, if it counts any."""
+
+    is_folder: bool = False
+    """Whether it is handed a folder, which needn't exist."""
+
+
+OwnFormat = Format | RegistryFormat
+
+
+def own_format(name: str | None) -> OwnFormat | None:
+    """The format with this name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
+    if name is None or name in FORMATS:
+        return None
+    found = added("formats", name)
+    return found if found is None or isinstance(found, RegistryFormat) else Format.of(found, name)
+
+
+_UNSAID, _ALL = Publication(), Extent()
+
+
+def write_own(
+    own: OwnFormat,
+    folders: Sequence[Path],
+    target: IO[bytes] | Path,
+    about: Publication = _UNSAID,
+    extent: Extent = _ALL,
+) -> int | None:
+    """Writes these runs, or one arm of each, in an own format. Returns the number of experiments that it counts.
+
+    Raises KoderzError for an arm that a run doesn't have.
+    """
+    if isinstance(own, RegistryFormat):
+        return own.function(folders, target, about, extent)
+    found = [(each, arms_of(each.plan, extent.arm)) for each in map(Experiments, folders)]
+    stories = [(each.plan, story) for each, arms in found for story in each.of(arms)]
+    if isinstance(target, Path):
+        target.mkdir(parents=True, exist_ok=True)
+    try:
+        own(stories, target)
+    except (KoderzError, OSError):
+        raise
+    except Exception as error:  # it may be anybody's code
+        raise KoderzError(
+            f"the format can't be written: {type(error).__name__}: {error}"
+        ) from error
+    return len(stories)

@@ -12,9 +12,8 @@ import typer
 from koderz.cli.console import warn, while_read
 from koderz.cli.groups import LazyGroup
 from koderz.errors import KoderzError
-from koderz.interruption import EXIT_INTERRUPTED
 from koderz.settings.systems import own_systems
-from koderz.streams import plain
+from koderz.streams import EXIT_INTERRUPTED, plain
 from koderz_tracker.registry import systems_of_others
 
 if TYPE_CHECKING:

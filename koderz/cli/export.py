@@ -11,18 +11,18 @@ from typing import IO, Annotated
 
 import typer
 
-from koderz.analysis.export import export as write_rows
-from koderz.analysis.export import format_of
-from koderz.analysis.formats import (
+from koderz.analysis.export import (
     Extent,
     Format,
     OwnFormat,
     Publication,
     RegistryFormat,
     Relationship,
+    format_of,
     own_format,
     write_own,
 )
+from koderz.analysis.export import export as write_rows
 from koderz.cli.console import counted, data_output, warn, writing
 from koderz.cli.flags import Arm, Faults, Results, named_runs
 from koderz.errors import KoderzError

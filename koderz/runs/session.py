@@ -15,10 +15,17 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
 from koderz.runs.deciding import Decider, recorded_outcomes
-from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
-from koderz.runs.sinks import following_sinks, left_behind, start_sinks, write_own, write_results
+from koderz.runs.sinks import (
+    following,
+    following_sinks,
+    left_behind,
+    start_sinks,
+    write_documents,
+    write_own,
+    write_results,
+)
 from koderz.settings.trust import remember
 from koderz_tracker.files import open_own
 from koderz_tracker.journal import NAME

@@ -86,10 +86,10 @@ class System:
     """Parts of a run's summary, by their keys: instances of `tracker.parts.Part`."""
 
     documents: Named = field(default_factory=dict)
-    """Files of a run's own, by kind: classes of `koderz.runs.documents.Document`."""
+    """Files of a run's own, by kind: classes of `koderz.runs.sinks.Document`."""
 
     formats: Named = field(default_factory=dict)
-    """Export formats, by the name that `--format` takes: functions, see `koderz.analysis.formats`."""
+    """Export formats, by the name that `--format` takes: functions, see `koderz.analysis.export`."""
 
     logs: Named = field(default_factory=dict)
     """Logs of other tools: functions of a path that return its reader, or None, see `koderz.analysis.logs`."""

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
-from koderz.analysis.formats import Format, RegistryFormat
+from koderz.analysis.export import Format, RegistryFormat
 from koderz.engines.sources import REGISTRIES
 from koderz.settings.options import fields_of
 from koderz.settings.systems import System, own_systems

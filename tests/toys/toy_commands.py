@@ -11,7 +11,7 @@ import typer
 from koderz.cli.front import Front, run_options
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import Account
-from koderz.runs.documents import documented
+from koderz.runs.sinks import documented
 from koderz.types import Finding
 from koderz_tracker.records import Experiment, Record
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from koderz.analysis.blocks import Text
 from koderz.analysis.compare import Compared
-from koderz.analysis.formats import Stories, folder_format
+from koderz.analysis.export import Stories, folder_format
 from koderz.analysis.reader import summary_of_document
 from koderz.analysis.sections import Section
 from koderz_tracker.parts import Part

@@ -14,11 +14,11 @@ from koderz.engines.sources import OWN, SOLVING, Scope
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.names import PROVIDERS, foreign_provider
 from koderz.plans.plan import Plan
-from koderz.runs.documents import documented
 from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_together
 from koderz.runs.session import SessionResult
+from koderz.runs.sinks import documented
 from koderz.settings.layers import fields_in, secrets_in
 from koderz.settings.options import flag_of
 from koderz.systems.long_context.published import ENDINGS

@@ -18,7 +18,7 @@ from koderz.cli.flags import Json
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
-from koderz.interruption import leave_at_once
+from koderz.streams import leave_at_once
 from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 from koderz_tracker.memory.cortex import OUTCOMES

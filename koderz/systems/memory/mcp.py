@@ -24,7 +24,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.errors import KoderzError
-from koderz.interruption import leave_at_once
+from koderz.streams import leave_at_once
 from koderz.systems.memory.allowance import Allowance, cost_so_far
 from koderz.systems.memory.commands import Embeddings, Http, Results, TokenEnv, serve_store
 from koderz.systems.memory.mcp_tools import Desk, NewRun, Plan, RunName, RunTool, planned

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import orjson
 
-from koderz.analysis.formats import Stories, folder_format
+from koderz.analysis.export import Stories, folder_format
 from koderz.analysis.story import Story, worker_of
 from koderz.errors import KoderzError
 from koderz.systems.patches.gso import LOG, folder_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz._version import __version__
-from koderz.analysis.formats import folder_format
+from koderz.analysis.export import folder_format
 from koderz.analysis.story import Story, chat_of, chat_reply, planned_of, told_frames
 from koderz.systems.publishing.logs.inspect_ai import ASKED, OWN
 from koderz.systems.publishing.logs.log import zip_module

@@ -17,8 +17,7 @@ from typing import IO, Any, get_args
 import orjson
 
 from koderz._version import __version__
-from koderz.analysis.export import arms_of
-from koderz.analysis.formats import Extent, Publication, RegistryFormat, Relationship
+from koderz.analysis.export import Extent, Publication, RegistryFormat, Relationship, arms_of
 from koderz.analysis.runs import FAULT, Run, load_run
 from koderz.analysis.story import Experiments, Story, planned_of
 from koderz.errors import KoderzError

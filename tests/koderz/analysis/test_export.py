@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koderz.analysis.export import Format, export, format_of
+from koderz.analysis.export import TableFormat, export, format_of
 from koderz.errors import KoderzError
 from koderz.testing import a_journal, a_plan
 from koderz_tracker.journal import NAME
@@ -35,7 +35,7 @@ def a_run(results: Path) -> Path:
     return a_journal(results, *records, plan=a_plan(config={"local_model": "m", "suite": "humaneval"}))
 
 
-def exported(folder: Path, format_: Format, **how: Any) -> bytes:
+def exported(folder: Path, format_: TableFormat, **how: Any) -> bytes:
     file = io.BytesIO()
     export([folder], format_, file, **how)
     return file.getvalue()

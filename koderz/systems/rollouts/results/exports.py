@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 
 import orjson
 
-from koderz.analysis.formats import Stories, folder_format
+from koderz.analysis.export import Stories, folder_format
 from koderz.analysis.story import Story, agent_version, chat_of, chat_reply, worker_of
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import to_builtins
 
 from koderz.errors import KoderzError
-from koderz.runs.documents import documented
+from koderz.runs.sinks import documented
 from koderz.streams import plain
 from koderz.systems.rollouts.evaluation import Evaluation, evaluation_in
 from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from koderz.analysis.compare import compare_runs
-from koderz.analysis.formats import own_format, write_own
+from koderz.analysis.export import own_format, write_own
 from koderz.analysis.runs import load_run
 from koderz.systems.publishing.logs.log import unzipped
 from koderz.testing import a_journal, a_plan

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from koderz.analysis.formats import own_format, write_own
+from koderz.analysis.export import own_format, write_own
 from koderz.errors import KoderzError
 from koderz.testing import a_journal
 from koderz_tracker.records import Arm, Plan, Record
