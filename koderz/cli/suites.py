@@ -145,8 +145,8 @@ def get(
     from koderz.suites import SUITES
 
     parts: dict[str, Any] = {}
-    if name not in SUITES.names():
-        for suite in map(SUITES.load, SUITES.names()):
+    if name not in SUITES:
+        for suite in map(SUITES.load, SUITES):
             parts |= suite.named_datasets if isinstance(suite.named_datasets, Mapping) else {}
     published = parts.get(name) or SUITES.load(name).publication
     if published is None or not published.command:
@@ -155,7 +155,11 @@ def get(
             where = f" as a whole; name one of its datasets: {', '.join(names)}"
         raise KoderzError(f"there is no file to fetch for the suite {name}{where}")
     say(published.command)
-    warn(f"then: koderz suites add {name} PATH, or --dataset FILE (licence: {published.licence})")
+    then, tool = f"koderz suites add {name} FILE, or --dataset FILE", published.command.split()[0]
+    if name in parts:
+        then = f"koderz suites add {name} {name}, or --dataset {name}={name}"
+    told = {"pip": "", "hf": f"hf is of the package huggingface_hub; then: {then} "}
+    warn(f"{told.get(tool, f'then: {then} ')}(licence: {published.licence})")
 
 
 @app.command(cls=OfSuite)

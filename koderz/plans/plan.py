@@ -304,13 +304,15 @@ def _is_simulated(arms: Sequence[Arm]) -> bool:
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
     """The run's mode: named by its suite, which does so where it states arms, else by how its arms were chosen."""
-    if suite.mode or suite.overrides("arms"):
-        return suite.mode or suite.name
+    if suite.mode:
+        return suite.mode
     if settings.matrix:
         return "matrix"
     if len(settings.solvers) > 1:
         return "comparative"
-    return arms[0].solver.name if settings.solver or settings.solvers else settings.mode
+    if settings.solver or settings.solvers:
+        return arms[0].solver.name
+    return suite.name if suite.overrides("arms") else settings.mode
 
 
 def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:

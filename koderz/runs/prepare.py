@@ -211,7 +211,12 @@ def _of_suite(subject: Subject, settings: Settings) -> Matrix | None:
     matrix = subject.suite.arms(subject.tasks, settings)
     if matrix is None:
         return None
-    return matrix._replace(source=matrix.source or f"the suite {subject.suite.name}").checked()
+    source = f"the suite {subject.suite.name}"
+    if not isinstance(matrix, Matrix):
+        raise KoderzError(
+            f"{source}: its arms are no Matrix, but of the type {type(matrix).__name__}"
+        )
+    return matrix._replace(source=matrix.source or source).checked()
 
 
 async def _with_model(

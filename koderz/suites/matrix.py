@@ -63,11 +63,26 @@ class Matrix(NamedTuple):
     source: str = ""  # what states them, for errors; empty: the suite
 
     def checked(self) -> Matrix:
-        """The matrix. Raises KoderzError if it has no arm, two of one name, or names one that it hasn't got."""
+        """The matrix, if it can be planned.
+
+        Raises KoderzError if something in it has another type, it has no arm, two of one name, or names one that it
+        hasn't got, and for names and numbers of samples beyond their limits.
+        """
+        try:
+            msgspec.convert(self, Matrix, from_attributes=True)
+        except msgspec.ValidationError as error:
+            raise KoderzError(f"{self.source}: {error}") from None
         names = [arm.name for arm in self.arms]
         if not names:
             raise KoderzError(f"{self.source} states no arms")
+        for cells in self.cells:
+            if cells.samples is not None and not 1 <= cells.samples <= 100_000:
+                raise KoderzError(f"{self.source}: samples go from 1 to 100,000")
         for name in names:
+            if not name.isprintable() or not 0 < len(name) <= 100:
+                raise KoderzError(
+                    f"{self.source}: an arm's name has 1 to 100 printable characters, not {name[:100]!r}"
+                )
             if names.count(name) > 1:
                 raise KoderzError(f"{self.source}: two arms are called {name!r}")
         meant = [

@@ -193,14 +193,17 @@ class Publication:
             f"hf download {repository} --repo-type dataset{wanted} --local-dir {folder}",
         )
 
-    def missing(self, name: str, *, option: str = "--dataset FILE") -> KoderzError:
+    def missing(
+        self, name: str, place: str = "FILE", *, option: str = "--dataset FILE"
+    ) -> KoderzError:
         """The error where the file isn't here, with the remedy.
 
-        `name` is the suite's, or that of one of its `named_datasets`, and `option` says how to name a file for one run.
+        `name` is the suite's, or that of one of its `named_datasets`, `place` what `koderz suites add` takes, `option`
+        how to name that for one run.
         """
         return KoderzError(
             f"{name} needs its file: get it with: {self.command}; then name it with {option}, or once for all: "
-            f"koderz suites add {name} PATH (licence: {self.licence})"
+            f"koderz suites add {name} {place} (licence: {self.licence})"
         )
 
 

@@ -32,6 +32,18 @@ def kind_of(path: Path) -> str:
     return suffix if suffix in KINDS else ""
 
 
+def rows_in(path: Path) -> Iterator[Row]:
+    """The rows of a file, or of all tables in a folder. Raises KoderzError naming file and line."""
+    if not path.is_dir():
+        yield from read_rows(path)
+        return
+    files = sorted(each for each in path.rglob("*") if each.is_file() and kind_of(each))
+    if not files:
+        raise KoderzError(f"{path}: there is no {', '.join(KINDS)} file in this folder")
+    for file in files:
+        yield from read_rows(file)
+
+
 def read_rows(path: Path, skip: Skip | None = None, data: bytes | None = None) -> Iterator[Row]:
     """The rows of a file by how its name ends, of another name by its content: a table, or objects of JSON.
 

@@ -61,6 +61,7 @@ class Mbpp(CodeSuite):
     publication = Publication.on_hub(
         "google-research-datasets/mbpp",
         "CC BY 4.0, see its card",
+        files="full/test*",
         or_from="mbpp in github.com/google-research/google-research",
     )
 

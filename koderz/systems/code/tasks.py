@@ -13,7 +13,7 @@ from koderz.errors import KoderzError
 from koderz.suites import task_digest
 from koderz.suites.dataset import Row
 from koderz.suites.options import CodeOptions
-from koderz.suites.tables import read_rows
+from koderz.suites.tables import rows_in
 from koderz.systems.code.extraction.statements import bound, parse, statements
 from koderz.types import Task
 
@@ -39,7 +39,7 @@ def read_tasks(
     """The tasks of a file, in its order. Raises KoderzError, which names the bad line."""
     column = options.cluster_column if options else None
     tasks: dict[str, CodeTask] = {}
-    for row in read_rows(path):
+    for row in rows_in(path):
         if not row.fields.keys() & _FIELDS:
             raise row.error(
                 f"no task of code, but {', '.join([*row.fields][:_SHOWN]) or 'nothing'}; rows of your own questions "

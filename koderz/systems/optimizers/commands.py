@@ -145,6 +145,8 @@ def run(
     if models and "local_model" in values:
         raise KoderzError("--models and --model say the same: give one of them")
     values |= _models(models or ()) | _sizes(values, seeds, max_concurrent, modal=modal)
+    if matrix is None and values.get("suite", "datasets") != "datasets":
+        matrix = _of_another_suite(values)
     front = replace(front, values=values, detach=front.detach or modal)
     front.run(matrix=matrix, asks_first=not yes)
 
@@ -192,6 +194,20 @@ def _sizes(
     }
 
 
+def _of_another_suite(values: dict[str, Any]) -> Any:
+    """The arms on tasks of a suite that reads no options of datasets, such as one's own; those leave `values`."""
+    from koderz.systems.optimizers.datasets.arms import arms_of
+    from koderz.systems.optimizers.datasets.options import DatasetOptions
+
+    stated = {
+        name: values.pop(name) for name in ("optimizers", "optimizer_params") if name in values
+    }
+    matrix, notes = arms_of(DatasetOptions(**stated))
+    for note in notes:
+        warn(f"note: {note}")
+    return matrix
+
+
 def _of_manifest(path: Path, values: dict[str, Any], models: Sequence[str] | None) -> Any:
     """The matrix of a manifest's tasks; its settings are added to `values`, where they aren't given.
 
@@ -208,6 +224,7 @@ def _of_manifest(path: Path, values: dict[str, Any], models: Sequence[str] | Non
             "--config names datasets, optimizers, their parameters and models: give it without these"
         )
     manifest = read_manifest(path)
+    values["optimizers"] = ()  # those of koderz.toml, which would be recorded, take no part
     # each task once, as there
     usual = {"seed": manifest.seed, "test_mode": manifest.test_mode or None, "samples": 1}
     usual |= {f"{split}_items": size for split, size in manifest.sizes.items()}

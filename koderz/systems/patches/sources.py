@@ -28,7 +28,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.settings.paths import cache_folder
 from koderz.suites.dataset import Row
 from koderz.suites.options import require_no_column
-from koderz.suites.tables import read_rows
+from koderz.suites.tables import rows_in
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.patches import diff_of
@@ -149,7 +149,7 @@ _OFFLINE = (("--no-index",), ("--no-deps", "--no-build-isolation"))
 def read_published(path: Path, cluster_column: str | None = None) -> tuple[PerfTask, ...]:
     """The tasks of a file of GSO or ISO-Bench, told apart by their fields. Raises KoderzError for others."""
     found = [
-        replace(_row_task(row), cluster=row.cluster_by(cluster_column)) for row in read_rows(path)
+        replace(_row_task(row), cluster=row.cluster_by(cluster_column)) for row in rows_in(path)
     ]
     if not found:
         raise KoderzError(f"{path} has no tasks")
@@ -253,7 +253,7 @@ def ids_of(dataset: Path | None) -> list[str]:
     """
     if dataset is None or _is_toml(dataset):
         return [task.id for task in tasks_of(dataset)]
-    ids = [row.id("instance_id") for row in read_rows(dataset)]
+    ids = [row.id("instance_id") for row in rows_in(dataset)]
     if not ids:
         raise KoderzError(f"{dataset} has no instance")
     return [*dict.fromkeys(ids)]

@@ -13,7 +13,7 @@ from koderz.suites.dataset import Row, cluster_of_text
 from koderz.suites.metrics import LabelMetric, NumberMetric
 from koderz.suites.scorers import decimal_in, gold_number
 from koderz.suites.suite import Publication, SuiteSource
-from koderz.suites.tables import LETTERS, arc_choice, are_texts, scalar, truthful_choice
+from koderz.suites.tables import LETTERS, arc_choice, are_texts, rows_in, scalar, truthful_choice
 from koderz.systems.questions.ifeval import Followed, instructions_in, require_libraries
 from koderz.systems.questions.judging import Factual
 from koderz.systems.questions.options import QuestionOptions
@@ -21,7 +21,6 @@ from koderz.systems.questions.question import (
     Question,
     checked,
     id_of,
-    rows_in,
     shown_columns,
     text_in,
 )
@@ -118,7 +117,7 @@ class Gsm8k(PublishedSuite):
     publication = Publication(
         "MIT",
         "openai/gsm8k on Hugging Face, or grade_school_math/data of github.com/openai/grade-school-math",
-        "hf download openai/gsm8k --repo-type dataset --include 'main/*' --local-dir gsm8k",
+        "hf download openai/gsm8k --repo-type dataset --include 'main/test*' --local-dir gsm8k",
         frozenset({"08a6bd88634df6ec", "722183c7fab3c343"}),  # test, train
     )
 
@@ -222,7 +221,7 @@ class Mmlu(PublishedSuite):
 
     name = "mmlu"
     template = _ASKS_LETTER
-    publication = Publication.on_hub("cais/mmlu", "MIT", files="all/*")
+    publication = Publication.on_hub("cais/mmlu", "MIT", files="all/test*")
 
     @classmethod
     def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
@@ -352,7 +351,7 @@ class Arc(PublishedSuite):
     name = "arc"
     template = "{input}\n\n{choices}"
     publication = Publication.on_hub(
-        "allenai/ai2_arc", f"CC BY-SA 4.0, {_CARD}", files="ARC-Challenge/*", folder="arc"
+        "allenai/ai2_arc", f"CC BY-SA 4.0, {_CARD}", files="ARC-Challenge/test*", folder="arc"
     )
 
     @classmethod

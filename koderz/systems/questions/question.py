@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, misspelt
 from koderz.suites.scorers import squad_normalised
-from koderz.suites.tables import KINDS, kind_of, read_rows
 from koderz.types import Message
 from koderz_tracker.messages import text_of
 
@@ -67,18 +66,6 @@ class Question:
             " ".join(each.casefold().split())
             for each in (self.text, *sorted(self.options.values()))
         )
-
-
-def rows_in(path: Path) -> Iterator[Row]:
-    """The rows of a file, or of all tables in a folder. Raises KoderzError naming file and line."""
-    if not path.is_dir():
-        yield from read_rows(path)
-        return
-    files = sorted(each for each in path.rglob("*") if each.is_file() and kind_of(each))
-    if not files:
-        raise KoderzError(f"{path}: there is no {', '.join(KINDS)} file in this folder")
-    for file in files:
-        yield from read_rows(file)
 
 
 def text_in(row: Row, name: str, flag: str = "") -> str:

@@ -17,7 +17,7 @@ from koderz.suites import file_state, task_digest
 from koderz.suites.dataset import Row
 from koderz.suites.metrics import UNREAD, Graded, OwnMetric
 from koderz.suites.suite import JudgeContext, Suite, SuiteSource, digest_of_rows
-from koderz.suites.tables import LETTERS, fill, listed, placeholders
+from koderz.suites.tables import LETTERS, fill, listed, placeholders, rows_in
 from koderz.systems.questions.apart import SHORT, Reader
 from koderz.systems.questions.judging import Factual, Judged
 from koderz.systems.questions.options import QaOptions, QuestionOptions
@@ -28,7 +28,6 @@ from koderz.systems.questions.question import (
     as_text,
     checked,
     id_of,
-    rows_in,
     shown_columns,
     text_in,
 )

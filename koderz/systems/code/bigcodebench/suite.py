@@ -22,7 +22,7 @@ from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.dataset import Row, cached_dataset
 from koderz.suites.suite import JudgeContext, ProgramSuite, Publication, SuiteSource
-from koderz.suites.tables import read_rows
+from koderz.suites.tables import rows_in
 from koderz.systems.code.bigcodebench.interpreter import TestingInterpreter, own_or, require_sandbox
 from koderz.systems.code.options import BigCodeBenchOptions
 from koderz.systems.code.programs import FEEDBACK_CHARS, lesson_of
@@ -232,6 +232,10 @@ class BigCodeBench(ProgramSuite):
         if options.hard:
             published, name = _on_hub("bigcodebench-hard"), "BigCodeBench-Hard.jsonl"
         path = source.dataset or cached_dataset(name)
+        if path is None and options.hard:
+            raise KoderzError(
+                f"the hard set needs its file: get it with: {published.command}; then name it with --dataset FILE"
+            )
         if path is None:
             raise published.missing(cls.name)
         tasks = read_exercises(path, options)
@@ -401,7 +405,7 @@ def _finding(ended: Any, report: Any) -> tuple[str, str, str]:
 def read_exercises(path: Path, options: BigCodeBenchOptions) -> tuple[ExerciseTask, ...]:
     """The tasks of a file, in its order. Raises KoderzError, which names the bad line."""
     tasks: dict[str, ExerciseTask] = {}
-    for row in read_rows(path):
+    for row in rows_in(path):
         task = _task(row, options)
         if task.id in tasks:
             raise row.error(f"the task {task.id} is there twice")

@@ -439,7 +439,9 @@ def _usual_place() -> Path:
     folder = cache_folder()
     if any(folder.glob("test*.jsonl*")):
         return folder
-    raise LiveCodeBench.publication.missing(LiveCodeBench.name, option="--dataset FILE or FOLDER")
+    raise LiveCodeBench.publication.missing(
+        LiveCodeBench.name, "FOLDER", option="--dataset FILE or FOLDER"
+    )
 
 
 def _chosen(

@@ -30,7 +30,8 @@ def arms_of(options: DatasetOptions) -> tuple[Matrix, list[str]]:
 
     Raises KoderzError for an unknown optimizer or parameter.
     """
-    optimizers = options.optimizers or OPTIMIZERS
+    named = [name for text in options.optimizers for name in text.replace(",", " ").split()]
+    optimizers = named or OPTIMIZERS
     if unknown := [name for name in optimizers if ":" not in name and not SOLVERS.has(name)]:
         known = ", ".join((BASELINE, *OPTIMIZERS, "gepa"))
         raise KoderzError(

@@ -192,7 +192,7 @@ def _generated(name: str, options: DatasetOptions) -> Dataset:
 def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
     about = PUBLISHED[name]
     if name not in places:
-        raise about.publication(name).missing(name, option=f"--dataset {name}=PATH")
+        raise about.publication(name).missing(name, "PATH", option=f"--dataset {name}=PATH")
 
     def make(item_id: str, row: Row) -> Item:
         item = about.make(item_id, row, options.data_seed)

@@ -286,7 +286,7 @@ def test_absent_dataset_is_one_line_with_licence_and_download(name: str) -> None
         f"(licence: {PUBLISHED[name].licence})",
         f"hf download {PUBLISHED[name].place} --repo-type dataset --include '",
         f"--local-dir {name}",
-        f"koderz suites add {name} PATH ",
+        f"koderz suites add {name} PATH (",
         f"--dataset {name}=PATH",
     ):
         assert part in told
