@@ -194,7 +194,7 @@ async def retry(
     on_event: OnEvent | None = None,
     **changes: Unpack[Changes],
 ) -> Run:
-    """Retries the experiments of a run that ended in a fault, or in one of some `causes`, words of `tracker.causes`.
+    """Retries the experiments of a run that ended in a fault, or in one of some `causes`, words of `tracker.errors`.
 
     Other arguments and errors are those of `resume`.
     """

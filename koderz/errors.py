@@ -63,7 +63,7 @@ class Fault(KoderzError):
         cause: Cause | None = None,
         throttled: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`cause`: a word of `tracker.causes`; None: that of the class.
+        """`cause`: a word of `tracker.errors`; None: that of the class.
 
         `throttled`: how often the providers of a call that got no answer refused it for load.
         """

@@ -1,6 +1,7 @@
 """Terminals: standard streams that are closed, Ctrl-C with nothing to finish, and text of any origin made safe to show.
 
-Closed streams are replaced, and what a full disk refuses doesn't end a run.
+Closed streams are replaced, and what a full disk refuses doesn't end a run. Ctrl-C is one line and exit code 130,
+without a traceback.
 """
 
 from __future__ import annotations

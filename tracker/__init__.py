@@ -55,8 +55,6 @@ __all__ = ["Cortex", "open_cortex"]
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used."""
-    import importlib
-
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,8 @@
-"""Records of other runs in a results folder: replies, found by what decides them, and rewards."""
+"""Records of other runs in a results folder: replies, found by what decides them, and rewards.
+
+The journals are all that there is: where the replies lie is read off them anew each time, from the end of each call's
+line alone. A reply itself is read, and looked at, once it is asked for.
+"""
 
 from __future__ import annotations
 

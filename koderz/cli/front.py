@@ -304,6 +304,7 @@ def run_options(
     only: Collection[str] = (),
     without: Mapping[str, str] = MappingProxyType({}),
     parts: Collection[tuple[str, str]] = (),
+    offered: Collection[tuple[str, str]] = (),
     told: Mapping[str, str] = MappingProxyType({}),
     flags: Mapping[str, Any] = MappingProxyType({}),
     **usual: Any,
@@ -311,10 +312,16 @@ def run_options(
     """Gives a command the options of a run, `only` some or all `without` some, handed to it as one argument `front`.
 
     `usual` holds unless one is given: with a suite, or with `parts`, the command is about that alone, and what has no
-    part in it is neither shown nor taken. `only` and `without`: see `Scope`; `told`: see `with_settings`; `flags`: more
-    options, of gates and JUnit.
+    part in it is neither shown nor taken. `only`, `without` and `offered`: see `Scope`; `told`: see `with_settings`;
+    `flags`: more options, of gates and JUnit.
     """
-    scope = Scope(only=only, without=without, is_own=bool("suite" in usual or parts), parts=parts)
+    scope = Scope(
+        only=only,
+        without=without,
+        is_own=bool("suite" in usual or parts),
+        parts=parts,
+        offered=offered,
+    )
     of_a_run = {name: flag for name, flag in (_OF_A_RUN | {**flags}).items() if name not in without}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

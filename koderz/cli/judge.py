@@ -327,7 +327,7 @@ class _Importing:
     def take(self, source: Path) -> None:
         """Imports a source. Raises KoderzError if it is no samples file, or can't be judged."""
         from koderz.analysis.logs import read_log
-        from koderz.runs.judge import import_log
+        from koderz.runs.imports import import_log
         from koderz_tracker.journal import NAME
         from koderz_tracker.merge import foreign_runs, merge_run
 
@@ -353,7 +353,7 @@ class _Importing:
                 self._took(merged.run_id, merged.what)
 
     def _judge(self, source: Path) -> None:
-        from koderz.runs.judge import import_samples
+        from koderz.runs.imports import import_samples
 
         if source.suffix == ".json":
             raise KoderzError(

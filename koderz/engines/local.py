@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from koderz.models import Model
     from koderz.models.batches import BatchApi
     from koderz.models.limiter import Throttle
-    from koderz.models.providers import ModelPool
+    from koderz.models.pool import ModelPool
 
 # experiments at most, besides those at work, whose calls are over and whose program is being judged
 _WAITING = 512

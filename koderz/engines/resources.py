@@ -30,7 +30,7 @@ from koderz.types import EXCLUSIVE, JUDGE, MAIN, SIMULATED, SUB
 if TYPE_CHECKING:
     from koderz.experiments.runner import Resources
     from koderz.models import Model, ModelName, Service
-    from koderz.models.providers import ModelPool
+    from koderz.models.pool import ModelPool
     from koderz.models.tariffs import Tariff
     from koderz.sandbox.calibration import Exclusive
 
@@ -67,7 +67,7 @@ async def open_models(
     plan: Plan, environ: Mapping[str, str]
 ) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
     """Opens the models of a plan, by the names it uses. Raises Unreachable if a key is missing."""
-    from koderz.models.providers import ModelPool
+    from koderz.models.pool import ModelPool
 
     async with ModelPool(
         _endpoints(plan, environ),

@@ -77,6 +77,8 @@ class Scope:
     is_own: bool = False  # whether the command says itself which suites and solvers take part
     # those of them that no setting names, as `("suite", "ruler")`
     parts: Collection[tuple[str, str]] = ()
+    # those whose flags are taken even where others are chosen, since the command itself reads them
+    offered: Collection[tuple[str, str]] = ()
 
     @property
     def choice(self) -> Collection[str]:
@@ -212,7 +214,7 @@ def schema_here(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING
 ) -> Schema:
     """The options of the owners that flags, variables and this folder's koderz.toml choose for a command."""
-    return schema_of(*_chosen(given, environ, read_file(Path.cwd()), scope))
+    return schema_of(*_chosen(given, environ, read_file(Path.cwd()), scope), *scope.offered)
 
 
 def _chosen(

@@ -1,7 +1,7 @@
 """Models and their providers: a model is opened by its name and asked for one completion at a time.
 
 A provider is one class and one line in `PROVIDERS`, see `koderz.models.providers`; another package adds one by an
-entry point. Nothing heavy is imported here. `koderz.models.providers.ModelPool` opens the models of a run.
+entry point. Nothing heavy is imported here. `koderz.models.pool.ModelPool` opens the models of a run.
 """
 
 from __future__ import annotations

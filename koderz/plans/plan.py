@@ -17,8 +17,9 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
+from koderz.plans.commit import commit_of
 from koderz.plans.deciding import until_decided
-from koderz.plans.ids import NumberOfSamples, commit_of, digest_of
+from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.plans.selection import clusters_of, equal_prompts, notes_on
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config

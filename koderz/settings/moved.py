@@ -19,6 +19,8 @@ MOVED = {
     "koderz.analysis.labels": "koderz.systems.publishing.labels",
     "koderz.sandbox.images": "koderz.systems.workspaces.images",
     "koderz.sandbox.workspace.local": "koderz.systems.workspaces.local",
+    "koderz.runs.documents": "koderz.runs.sinks",
+    "koderz.analysis.saddlepoint": "koderz.analysis.statistics",
     "koderz.rlm": "koderz.systems.long_context.rlm",
     "koderz.suites.rollouts": "koderz.systems.rollouts.results",
     "koderz.suites.code": "koderz.systems.code",

@@ -68,9 +68,9 @@ class Matrix(NamedTuple):
         Raises KoderzError if something in it has another type, it has no arm, two of one name, or names one that it
         hasn't got, and for names and numbers of samples beyond their limits.
         """
-        try:
-            msgspec.convert(self, Matrix, from_attributes=True)
-        except msgspec.ValidationError as error:
+        try:  # as plain values, since convert takes an object of the type as it is
+            msgspec.convert(msgspec.to_builtins(self, enc_hook=_plain), Matrix)
+        except (msgspec.ValidationError, TypeError) as error:
             raise KoderzError(f"{self.source}: {error}") from None
         names = [arm.name for arm in self.arms]
         if not names:
@@ -124,6 +124,11 @@ class Matrix(NamedTuple):
                     )
         order = {task: number for number, task in enumerate(tasks)}
         return sorted(found.values(), key=lambda cell: order[cell.task])
+
+
+def _plain(value: Any) -> Any:
+    """A stand-in for what isn't plain, such as a parameter's value: a mapping, or a text, which no list may be."""
+    return dict(value) if isinstance(value, Mapping) else type(value).__name__
 
 
 T = TypeVar("T")

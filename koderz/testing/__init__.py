@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from koderz.testing.factories import FakeModel, a_journal, a_model, a_plan, a_run
-    from koderz.testing.server import ModelServer, routed
+    from koderz.testing.routes import routed
+    from koderz.testing.server import ModelServer
     from koderz.testing.service import Answering, NoReply, Replies
     from koderz.testing.streaming import StreamingServer
     from koderz.testing.wire import Request
 
 _HOMES = {
     "factories": ("FakeModel", "a_journal", "a_model", "a_plan", "a_run"),
-    "server": ("ModelServer", "routed"),
+    "routes": ("routed",),
+    "server": ("ModelServer",),
     "service": ("Answering", "NoReply", "Replies"),
     "streaming": ("StreamingServer",),
     "wire": ("Request",),

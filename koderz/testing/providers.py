@@ -17,7 +17,8 @@ from typing import Any
 
 from koderz.errors import FatalFault, KoderzError, Unreachable
 from koderz.models import ModelName, Price, Provider, endpoint_for, provider_of
-from koderz.models.providers import WIRES, ModelPool
+from koderz.models.pool import ModelPool
+from koderz.models.providers import WIRES
 from koderz.settings.options import fields_of
 from koderz.testing.server import ModelServer
 from koderz.types import Completion, Sampling

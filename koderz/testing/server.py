@@ -1,4 +1,4 @@
-"""The model server itself, with records of what it is asked, the base of loopback servers, and respx' routes."""
+"""The model server itself, with records of its requests and answers, and the base of loopback servers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import orjson
 from aiohttp import web
 
-from koderz.connections import MOUNTED, httpx
 from koderz.testing.service import (
     Faults,
     HttpRequest,
@@ -29,9 +27,6 @@ from koderz.testing.service import (
     read_models,
 )
 from koderz.testing.wire import Request, Wire
-
-if TYPE_CHECKING:
-    import respx
 
 
 class LoopbackServer(ABC):
@@ -205,32 +200,3 @@ async def _send(request: web.Request, sent: SentReply) -> web.StreamResponse:
     for piece in sent.pieces:
         await answer.write(piece)
     return answer
-
-
-@contextmanager
-def routed(router: respx.MockRouter | None = None) -> Iterator[respx.MockRouter]:
-    """Answers what koderz asks models within the block by the routes of a router; nothing is sent.
-
-    Without `router` it is a new one, which has no routes yet. It is the transport of httpx clients that are opened in
-    the block's context, so nothing is patched, and tests may run at once. A request that no route matches ends the run
-    as one that can't be made, and names it.
-    """
-    import respx
-    from respx.models import AllMockedAssertionError
-
-    router = respx.MockRouter(using=None) if router is None else router
-    mounted = router
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        try:
-            return await mounted.async_handler(request)
-        except AllMockedAssertionError:
-            raise httpx.UnsupportedProtocol(
-                f"respx has no route for {request.method} {request.url}"
-            ) from None
-
-    token = MOUNTED.set(httpx.MockTransport(answer))
-    try:
-        yield router
-    finally:
-        MOUNTED.reset(token)

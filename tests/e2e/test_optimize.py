@@ -64,6 +64,30 @@ def test_optimizers_are_the_arms_of_their_suite_in_any_command(koderz: Shell) ->
     assert "--optimizers has no effect here" in said
 
 
+OWN_SUITE = """
+from koderz.extend import Suite
+from koderz.suites.suite import SuiteSource
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
+
+inner = DatasetSuite.load(SuiteSource(None, DatasetOptions(demo_datasets=("labels",))))
+
+
+class Own(Suite):
+    name, source, tasks, mode = "own", "here", inner.tasks, "optimize"
+    words, measures, messages, open_evaluator = inner.words, inner.measures, inner.messages, inner.open_evaluator
+"""
+
+
+@pytest.mark.parametrize(("given", "planned"), [((), 1 + 5 * 5), (("--optimizers", "few_shot, gepa"), 1 + 2 * 5)])
+def test_optimizers_are_compared_on_a_suite_of_ones_own(koderz: Shell, given: tuple[str, ...], planned: int) -> None:
+    (koderz.folder / "own.py").write_text(OWN_SUITE)
+    plan = koderz(
+        "optimize", "run", "--suite", "own.py:Own", "--models", "simulated", "--dry-run", "--json", *given
+    ).out
+    assert json.loads(plan)["planned"] == planned
+
+
 def test_optimizers_of_a_file_are_run_only_where_they_are_trusted(koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text('[suite.datasets]\noptimizers = ["own.py:be_brief"]\n')
     said = koderz(*SIMULATED, "--dry-run", code=2).err

@@ -72,6 +72,7 @@ def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any
     without=dict.fromkeys(OF_PROGRAMS, "")
     | dict.fromkeys(("mode", "solver", "solvers"), "--optimizers"),
     parts=(("solver", BASELINE),),
+    offered=(("suite", "datasets"),),
     told=_HELP,
     suite="datasets",
     seed=42,
@@ -195,13 +196,23 @@ def _sizes(
 
 
 def _of_another_suite(values: dict[str, Any]) -> Any:
-    """The arms on tasks of a suite that reads no options of datasets, such as one's own; those leave `values`."""
+    """The arms on tasks of a suite that reads no options of datasets, such as one's own; they leave `values`.
+
+    Raises KoderzError for other options of datasets.
+    """
+    from koderz.engines.sources import schema_here, use_of_flag
+    from koderz.settings.options import fields_of, flag_of
     from koderz.systems.optimizers.datasets.arms import arms_of
     from koderz.systems.optimizers.datasets.options import DatasetOptions
 
     stated = {
         name: values.pop(name) for name in ("optimizers", "optimizer_params") if name in values
     }
+    read = schema_here(values).fields
+    for name in values:
+        if name in fields_of(DatasetOptions) and name not in read:
+            flag = flag_of(name)
+            raise KoderzError(f"{flag} has no effect here: {use_of_flag(flag)}")
     matrix, notes = arms_of(DatasetOptions(**stated))
     for note in notes:
         warn(f"note: {note}")

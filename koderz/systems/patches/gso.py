@@ -426,7 +426,7 @@ def exact_part(ids: Sequence[str], reports: Sequence[Mapping[str, Any]], k: int)
     """The `exact` and `exact_interval` of a summary, by kind of count and K, as fractions over all tasks.
 
     The mean over tasks of 1 − C(n−c, K) / C(n, K), c being good among n attempts, each report one; a missing one is no
-    good. K goes as far as there are attempts. The interval is the 95 % one of `tracker.clusters.pass_at_k_in`, with
+    good. K goes as far as there are attempts. The interval is the 95 % one of `tracker.results.pass_at_k_in`, with
     repositories as clusters; its name is in `exact_interval_method`.
     """
     exact: dict[str, dict[str, float]] = {}

@@ -2,7 +2,7 @@
 
 A published run is its summary `RUN.json` and, in `RUN/`, its journal, its blobs and `SHA256SUMS`. The summary goes last
 and comes last, so a run is there whole or not at all. Addresses are those of fsspec. What is published is a copy, with
-`[redacted]` in place of secrets, or without replies.
+`[redacted]` in place of secrets, or without replies. A run of a stranger's in an archive is unpacked within limits.
 """
 
 from __future__ import annotations

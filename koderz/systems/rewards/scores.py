@@ -8,7 +8,7 @@ FAULT = "fault"
 """The verdict of a score that is none, because of something that isn't the reply's doing."""
 
 DEADLINE, DISK, UNREACHABLE = "deadline", "disk", "unreachable"
-"""Causes of such scores besides those in `tracker.causes`: no judge was free in time; the disk refuses the record."""
+"""Causes of such scores besides those in `tracker.errors`: no judge was free in time; the disk refuses the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Item:
 class ScoreFault:
     """The reason why there is no reward."""
 
-    cause: str  # a word of `tracker.causes`, or deadline, disk, unreachable
+    cause: str  # a word of `tracker.errors`, or deadline, disk, unreachable
     reason: str
 
 

@@ -20,13 +20,11 @@ from koderz.systems.serving.client import (
     SHOWN,
     Load,
     Measured,
-    Prompt,
     Stream,
     Target,
     Timing,
     first_listed,
     first_model,
-    load_prompts,
     measured,
     models_url,
     refusal,
@@ -34,6 +32,7 @@ from koderz.systems.serving.client import (
 )
 from koderz.systems.serving.figures import MEASURES, metrics_of, result_of
 from koderz.systems.serving.options import ServingOptions
+from koderz.systems.serving.prompts import Prompt, load_prompts
 from koderz.systems.serving.suite import about_of, load_of
 
 _CHECKS, _CHECKED_TOKENS = 20, 16  # prompts whose answers are compared whole, and their length

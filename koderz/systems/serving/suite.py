@@ -18,9 +18,9 @@ from koderz.settings.schema import Settings
 from koderz.solvers.definition import JudgeHandle, asks_nothing, solver
 from koderz.suites import task_digest
 from koderz.suites.suite import ExperimentContext, JudgeContext, Suite, SuiteSource
-from koderz.systems.serving.client import Prompt, counter_of, load_prompts
 from koderz.systems.serving.figures import MEASURES, lines_of, metrics_of, result_of
 from koderz.systems.serving.options import ServingOptions
+from koderz.systems.serving.prompts import Prompt, counter_of, load_prompts
 from koderz.types import Headline, Reply, Task, Verdict
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from koderz.analysis.compare import compare_runs
 from koderz.analysis.logs import read_log
 from koderz.cli import app
 from koderz.errors import KoderzError
-from koderz.runs.judge import import_log
+from koderz.runs.imports import import_log
 from tests.koderz.systems.publishing.logs.writers import (
     human_eval,
     inspect_archive,

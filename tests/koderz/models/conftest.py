@@ -14,7 +14,8 @@ import respx
 
 from koderz.models import Endpoint, Model, ModelName, Price
 from koderz.models.limiter import Limiter
-from koderz.models.providers import ModelPool, provider_of
+from koderz.models.pool import ModelPool
+from koderz.models.providers import provider_of
 from koderz.testing import routed
 from koderz.types import Message
 

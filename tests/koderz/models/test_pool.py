@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from koderz.models import Endpoint, Model, ModelName, Provider, Service, parse_model_name
-from koderz.models.providers import ModelPool
+from koderz.models.pool import ModelPool
 from koderz.models.transport import proxy_for
 from koderz.types import Message, Sampling
 

@@ -6,8 +6,9 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.models import Endpoint, ModelName, Price, Provider, endpoint_for, parse_model_name, provider_of
+from koderz.models.pool import ModelPool
 from koderz.models.prices import could_spend, tariff_of
-from koderz.models.providers import ModelPool, every_provider
+from koderz.models.providers import every_provider
 from tests.toys import install
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "environment.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.plans.ids import commit_of
+from koderz.plans.commit import commit_of
 
 
 def git(folder: Path, *words: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
-from koderz.suites.matrix import Matrix, MatrixCells, read_matrix
+from koderz.suites.matrix import Matrix, MatrixArm, MatrixCells, read_matrix
 from koderz_tracker.records import Cell
 from tests.koderz.world import settings_of
 
@@ -161,3 +162,39 @@ def test_matrix_that_has_changed_is_read_again(tmp_path: Path) -> None:
     after = read_matrix(written(tmp_path, TWO + "[[cells]]\nsamples = 5\n"))
 
     assert (len(before.cells), len(after.cells)) == (0, 1)
+
+
+ARM = MatrixArm("a", "zero-shot")
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        Matrix((ARM,), (MatrixCells(samples=0),)),
+        Matrix((ARM,), (MatrixCells(samples=-3),)),
+        Matrix((ARM,), (MatrixCells(samples=10**9),)),
+        Matrix((ARM,), (MatrixCells(samples=cast("int", 1.5)),)),
+        Matrix((ARM,), (MatrixCells(samples=cast("int", "3")),)),
+        Matrix((ARM,), (MatrixCells(problems=cast("tuple[str, ...]", "ab")),)),
+        Matrix((ARM,), cast("tuple[MatrixCells, ...]", ("a",))),
+        Matrix(cast("tuple[MatrixArm, ...]", ARM)),
+        Matrix(cast("tuple[MatrixArm, ...]", (each for each in [ARM]))),
+        Matrix((MatrixArm("a" * 5000, "zero-shot"),)),
+        Matrix((MatrixArm("\x1b[2J\n", "zero-shot"),)),
+        Matrix((MatrixArm("", "zero-shot"),)),
+        Matrix((MatrixArm(cast("str", 3), "zero-shot"),)),
+        Matrix((MatrixArm("a", "zero-shot", parameters=cast("dict[str, str]", None)),)),
+        Matrix((MatrixArm("a", "zero-shot", baseline="a"),)),
+        Matrix(()),
+    ],
+)
+def test_matrix_that_no_run_can_hold_is_one_error(matrix: Matrix) -> None:
+    with pytest.raises(KoderzError, match=r"^the suite letters") as told:
+        matrix._replace(source="the suite letters").checked()
+    assert len(str(told.value)) < 300
+    assert str(told.value).isprintable()
+
+
+def test_matrix_of_odd_values_that_can_be_planned_is_taken() -> None:
+    arm = MatrixArm("a", "zero-shot", parameters={"each": [object()]}, settings={"pick": None})
+    assert Matrix((arm,), (MatrixCells(names=("x", "y"), samples=2),), "here").checked().arms == (arm,)

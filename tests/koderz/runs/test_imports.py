@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.runs.judge import Samples, import_samples, read_samples
+from koderz.runs.imports import import_samples
+from koderz.runs.judge import Samples, read_samples
 from koderz.runs.session import SessionResult
 from koderz.settings.schema import Settings
 from koderz.types import Task

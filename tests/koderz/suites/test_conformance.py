@@ -94,6 +94,21 @@ def test_suite_without_its_file_says_how_it_is_fetched(
     assert not told or (published and told.startswith(f"{name} needs its file: get it with: {published.command}; "))
 
 
+@pytest.mark.parametrize("name", sorted({*ROWS, "gso", "iso"} - {"koderz-perf-mini", "koderz-perf-pypi"}))
+def test_suite_reads_the_folder_that_its_file_is_fetched_into(name: str, tmp_path: Path) -> None:
+    published, file = SUITES.load(name).publication, settings_of(name, tmp_path).get("dataset")
+    if file is None or published is None or not published.command.startswith("hf "):
+        pytest.skip("nothing is fetched, or one file")
+    of_file = load_suite(name, file, Settings(suite=name)).tasks
+    (tmp_path / "fetched" / "data").mkdir(parents=True)
+    (tmp_path / "fetched" / "README.md").write_text("# A card\n")
+    file.rename(tmp_path / "fetched" / ("data" if name != "livecodebench" else "") / f"test{file.suffix}")
+
+    of_folder = load_suite(name, tmp_path / "fetched", Settings(suite=name)).tasks
+
+    assert [task.id for task in of_folder] == [task.id for task in of_file]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["humaneval", "mmlu", "ruler", "gso"])
 def test_answer_of_ten_megabytes_is_no_fault(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

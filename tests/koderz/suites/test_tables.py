@@ -39,8 +39,8 @@ from koderz.systems.questions.options import QaOptions
 from koderz.systems.questions.suite import Qa
 from koderz.systems.rollouts.swebench import read_instances
 from koderz.systems.rollouts.tasks.datasets import read_dataset
-from koderz.systems.serving.client import load_prompts
 from koderz.systems.serving.options import ServingOptions
+from koderz.systems.serving.prompts import load_prompts
 from koderz.systems.workspaces.predictions import read_predictions
 from tests.koderz.suites.rows import complaint, written
 from tests.koderz.systems.code.test_livecodebench import ROWS as CONTESTS

@@ -1,4 +1,9 @@
-"""The blocks of a reply that may be code, and the choice of the one that answers the task."""
+"""The blocks of a reply that may be code, and the choice of the one that answers the task.
+
+Markdown is read as models write it rather than as CommonMark defines it: a fence may be
+indented, quoted or in a list, its language may share a line with code, and an opening fence with a language ends a
+block that nobody closed. Everything goes line by line, so time grows with the reply and not with what is in it.
+"""
 
 from __future__ import annotations
 

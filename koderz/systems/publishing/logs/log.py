@@ -1,4 +1,7 @@
-"""The rows of another tool's log as a run, of files that strangers wrote and that are read within limits."""
+"""The rows of another tool's log as a run, of files that strangers wrote.
+
+These are read within limits, with one KoderzError for whatever is wrong.
+"""
 
 from __future__ import annotations
 

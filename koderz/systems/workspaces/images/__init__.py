@@ -1,7 +1,7 @@
 """A store of images that needs no daemon and no registry: a folder of archives, OCI layouts and root folders.
 
 `ImageStore.find` tells whether an image is there, `ImageStore.unpacked` has its files on disk. Commands of the local
-workspace run in it (`Command.image` is its name); `changes` lists what they changed, and carries it elsewhere.
+workspace run in it (`Command.image` is its name); `tree` lists what they changed, and carries it elsewhere.
 """
 
 from __future__ import annotations

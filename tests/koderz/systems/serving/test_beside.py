@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from koderz.systems.serving.client import Load, Prompt, Target, Timing
+from koderz.systems.serving.client import Load, Target, Timing
+from koderz.systems.serving.prompts import Prompt
 from koderz.systems.serving.started import first_model_beside, measured_beside
 from koderz.testing import StreamingServer
 from tests.conftest import PATIENCE

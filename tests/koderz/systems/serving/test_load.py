@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 
 from koderz.settings.schema import Settings
-from koderz.systems.serving.client import Load, Prompt, Target, Timing, first_model, measured
+from koderz.systems.serving.client import Load, Target, Timing, first_model, measured
 from koderz.systems.serving.options import ServingOptions
+from koderz.systems.serving.prompts import Prompt
 from koderz.systems.serving.suite import target_of
 from koderz.testing import StreamingServer
 from tests.conftest import PATIENCE

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.serving.client import load_prompts
 from koderz.systems.serving.options import ServingOptions
+from koderz.systems.serving.prompts import load_prompts
 
 
 def test_random_prompts_have_their_length_and_repeat() -> None:

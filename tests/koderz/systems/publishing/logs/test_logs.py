@@ -21,7 +21,7 @@ from koderz.analysis.logs import read_log, reader_of
 from koderz.analysis.runs import load_run, resolve
 from koderz.cli import app
 from koderz.errors import KoderzError
-from koderz.runs.judge import import_log
+from koderz.runs.imports import import_log
 from tests.koderz.systems.publishing.logs import writers
 from tests.koderz.systems.publishing.logs.writers import WRITERS, inspect_archive, inspect_header, inspect_sample
 
