@@ -60,6 +60,7 @@ def test_manifest_makes_arms_cells_and_settings(tmp_path: Path, capsys: pytest.C
         "train_items": 10,
         "test_items": 5,
         "demo_datasets": ("hotpot", "hover"),
+        "optimizers": (),
     }
     names = [f"{name} · openai/gpt-4o-mini" for name in ("none", "few_shot", "few_shot")]
     names[2] += " #2"
