@@ -155,11 +155,14 @@ def get(
             where = f" as a whole; name one of its datasets: {', '.join(names)}"
         raise KoderzError(f"there is no file to fetch for the suite {name}{where}")
     say(published.command)
-    then, tool = f"koderz suites add {name} FILE, or --dataset FILE", published.command.split()[0]
+    then = f"then: koderz suites add {name} FILE, or --dataset FILE "
     if name in parts:
-        then = f"koderz suites add {name} {name}, or --dataset {name}={name}"
-    told = {"pip": "", "hf": f"hf is of the package huggingface_hub; then: {then} "}
-    warn(f"{told.get(tool, f'then: {then} ')}(licence: {published.licence})")
+        then = f"then: koderz suites add {name} {name}, or --dataset {name}={name} "
+    if published.command.startswith("pip "):  # what is installed is found without
+        then = ""
+    elif published.command.startswith("hf "):
+        then = f"hf is of the package huggingface_hub; {then}"
+    warn(f"{then}(licence: {published.licence})")
 
 
 @app.command(cls=OfSuite)

@@ -75,9 +75,11 @@ class Matrix(NamedTuple):
         names = [arm.name for arm in self.arms]
         if not names:
             raise KoderzError(f"{self.source} states no arms")
-        for cells in self.cells:
+        for number, cells in enumerate(self.cells, 1):
             if cells.samples is not None and not 1 <= cells.samples <= 100_000:
-                raise KoderzError(f"{self.source}: samples go from 1 to 100,000")
+                raise KoderzError(
+                    f"{self.source}: [[cells]] number {number}: samples go from 1 to 100,000"
+                )
         for name in names:
             if not name.isprintable() or not 0 < len(name) <= 100:
                 raise KoderzError(
@@ -200,10 +202,7 @@ def _arm(path: Path, number: int, row: Mapping[str, Any]) -> MatrixArm:
 def _cells(path: Path, number: int, row: Mapping[str, Any]) -> MatrixCells:
     where = f"[[cells]] number {number}"
     require_keys(row, ("arms", "problems", "samples"), f"{path}: {where}")
-    cells = _converted(path, where, row, MatrixCells)
-    if cells.samples is not None and not 1 <= cells.samples <= 100_000:
-        raise KoderzError(f"{path}: [[cells]] number {number}: samples go from 1 to 100,000")
-    return cells
+    return _converted(path, where, row, MatrixCells)
 
 
 def _converted(path: Path, where: str, row: Mapping[str, Any], kind: type[T]) -> T:

@@ -22,9 +22,8 @@ from koderz.types import Task
 # seconds that a run waits for the references of its tasks; the rest are tried while it runs
 HEAD_START = 5.0
 _DETAIL = 300  # characters
-_TRIALS = (
-    3  # of a reference that the machine fails, or whose judges die, before that is held against it
-)
+# of a reference that the machine fails, or whose judges die, before that is held against it
+_TRIALS = 3
 
 
 class ReferenceFault(Fault):

@@ -208,11 +208,9 @@ def _of_another_suite(values: dict[str, Any]) -> Any:
     stated = {
         name: values.pop(name) for name in ("optimizers", "optimizer_params") if name in values
     }
-    read = schema_here(values).fields
-    for name in values:
-        if name in fields_of(DatasetOptions) and name not in read:
-            flag = flag_of(name)
-            raise KoderzError(f"{flag} has no effect here: {use_of_flag(flag)}")
+    unread = fields_of(DatasetOptions).keys() - schema_here(values).fields.keys()
+    if idle := next((flag_of(name) for name in values if name in unread), ""):
+        raise KoderzError(f"{idle} has no effect here: {use_of_flag(idle)}")
     matrix, notes = arms_of(DatasetOptions(**stated))
     for note in notes:
         warn(f"note: {note}")
